@@ -1,0 +1,16 @@
+"""Sluice: an SLA-guaranteed inference service.
+
+The house, room by room (imports go down only):
+
+* ``main``: the composition root; the only place that knows both ports and adapters.
+* ``cli``: one module per command; thin, no decisions.
+* ``settings``: the configuration file as written, checked, and translated into each room's frozen config.
+* ``gateway``: the HTTP edge: authentication, reading and peeking into bodies, answers in the client's dialect.
+* ``runtime``: the asyncio shell around the core: driver, journey of one request, relay of bytes, accounting.
+* ``workers``: adapters to vLLM servers: connections, discovery, health, metrics.
+* ``launch``: how a vLLM worker is started: profile, preflight, command line, the CPU engine.
+* ``emulator``: an emulated vLLM worker: a pure step model and a server with vLLM's wire.
+* ``telemetry``: figures and logs, folded from events and commands.
+* ``flow``: the sans-IO core that decides about requests.
+* ``domain``: the vocabulary all rooms share.
+"""

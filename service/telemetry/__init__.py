@@ -1,0 +1,1 @@
+"""Room: see the package docstring of ``service``."""
