@@ -16,7 +16,10 @@ class FailureCause(Enum):
     """No connection could be opened: the worker is dead or gone."""
 
     BROKEN = "broken"
-    """The connection broke, or the worker answered 5xx or nonsense."""
+    """The connection broke before anything came back, or the worker is shutting down."""
+
+    FAULTY = "faulty"
+    """The worker answered 5xx or nonsense. Never tried again: the request itself may be what breaks workers."""
 
     BUSY = "busy"
     """The worker answered 429 or 503: alive, and too full."""

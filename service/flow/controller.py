@@ -1,7 +1,6 @@
 """Takes events with their moment and returns commands: the one place where requests, queue and workers meet."""
 
 import heapq
-from dataclasses import dataclass
 from typing import assert_never
 
 from service.domain.command import Command, Dispatch, Enqueue, Refuse, Revoke
@@ -36,34 +35,12 @@ from service.flow.breaker import (
 )
 from service.flow.config import FlowConfig, Reconfigured
 from service.flow.estimator import estimate_request
+from service.flow.failure import outcome_of
 from service.flow.ledger import PermitLedger, WorkerState
 from service.flow.queue import ArrivalQueue, Waiting
 from service.flow.retry import RetryBudget
+from service.flow.stats import FlowStats, WorkerStats
 from service.flow.wait import ServiceTime, compute_retry_after_s
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStats:
-    """One worker in a snapshot."""
-
-    worker_id: WorkerId
-    in_flight: int
-    healthy: bool
-    draining: bool
-    listed: bool
-    resting: bool
-
-
-@dataclass(frozen=True, slots=True)
-class FlowStats:
-    """Immutable snapshot of the controller."""
-
-    queued_requests: int
-    queued_tokens: int
-    in_flight: int
-    draining: bool
-    mean_service_s: float | None
-    workers: tuple[WorkerStats, ...]
 
 
 class FlowController:
@@ -244,7 +221,7 @@ class FlowController:
             self._queue.add(entry)
             self._out.append(Enqueue(event.request_id, len(self._queue)))
         else:
-            self._refuse(event.request_id, _outcome_of(event.cause), event.retry_after_s or self._wait_s(1))
+            self._refuse(event.request_id, outcome_of(event.cause), event.retry_after_s or self._wait_s(1))
         self._pump(worker, now)
 
     # ---------------------------------------------------------------- workers
@@ -342,17 +319,3 @@ class FlowController:
         if worker is None:
             raise InvariantError(f"worker {worker_id} is not known")
         return worker
-
-
-def _outcome_of(cause: FailureCause) -> Outcome:
-    match cause:
-        case FailureCause.UNREACHABLE:
-            return Outcome.WORKER_UNREACHABLE
-        case FailureCause.BROKEN | FailureCause.REVOKED:
-            return Outcome.WORKER_FAILED
-        case FailureCause.BUSY:
-            return Outcome.WORKER_BUSY
-        case FailureCause.TIMEOUT:
-            return Outcome.FIRST_TOKEN_TIMEOUT
-        case _:
-            assert_never(cause)

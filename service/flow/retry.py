@@ -20,10 +20,10 @@ class RetryBudget:
     def spend(self, cause: FailureCause, attempt: int, config: RetryConfig) -> bool:
         """Take one retry for an attempt that failed; ``False`` when it must not be tried again.
 
-        A timeout is never tried again: the first run may still go on and would be paid twice. Work that the core
-        itself took back costs no budget.
+        A timeout is never tried again (the first run may still go on and would be paid twice), nor is an answer
+        that the worker really gave. Work that the core itself took back costs no budget.
         """
-        if cause is FailureCause.TIMEOUT or attempt >= config.attempts_max:
+        if cause in (FailureCause.TIMEOUT, FailureCause.FAULTY) or attempt >= config.attempts_max:
             return False
         if cause is FailureCause.REVOKED:
             return True
