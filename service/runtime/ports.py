@@ -70,8 +70,9 @@ class ReplySink(Protocol):
         """Status and headers (names in lower case)."""
         ...
 
-    def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
+    @property
+    def on_body(self) -> Callable[[bytes], None]:
+        """Takes a piece of the body; asked for once, after the head."""
         ...
 
     def on_end(self) -> None:
