@@ -114,7 +114,7 @@ class FlowController:
 
     def next_wake_at(self) -> float | None:
         """When a :class:`Woken` event is due: the next deadline in the queue or the end of a worker's rest."""
-        if not self._queue:
+        if not self._queue.size:
             return None
         deadline_at = self._queue.next_deadline_at()
         if self._wakes and (deadline_at is None or self._wakes[0] < deadline_at):
@@ -135,7 +135,7 @@ class FlowController:
             for worker in self._ledger.workers.values()
         )
         return FlowStats(
-            len(self._queue),
+            self._queue.size,
             self._queue.tokens,
             len(self._ledger.running),
             self._draining,
@@ -152,7 +152,7 @@ class FlowController:
             self._refuse(request.request_id, Outcome.DRAINING, 1.0)
             return
         entry = Waiting(request, estimate_request(request).prompt_tokens)
-        if not self._queue or entry.choosy:
+        if not self._queue.size or entry.choosy:
             worker = self._pick(None, entry, now)
             if worker is not None:
                 self._dispatch(entry, worker, now)
@@ -160,7 +160,7 @@ class FlowController:
         outcome = self._refusal(entry, now)
         if outcome is None:
             self._queue.add(entry)
-            self._out.append(Enqueue(request.request_id, len(self._queue)))
+            self._out.append(Enqueue(request.request_id, self._queue.size))
         else:
             self._refuse(request.request_id, outcome, self._wait_s(1))
 
@@ -171,7 +171,7 @@ class FlowController:
             return Outcome.NO_WORKERS
         if entry.request.pinned_to is not None and entry.request.pinned_to not in self._ledger.workers:
             return Outcome.UNKNOWN_RESPONSE
-        too_many = len(self._queue) >= config.queued_requests_max
+        too_many = self._queue.size >= config.queued_requests_max
         if too_many or self._queue.tokens + entry.prompt_tokens > config.queued_tokens_max:
             return Outcome.QUEUE_FULL
         wait_s = self._wait_s(1)
@@ -219,7 +219,7 @@ class FlowController:
         if elsewhere and self._budget.spend(event.cause, attempt, self._config.retry):
             entry = Waiting(running.request, running.prompt_tokens, attempt + 1, worker.worker_id)
             self._queue.add(entry)
-            self._out.append(Enqueue(event.request_id, len(self._queue)))
+            self._out.append(Enqueue(event.request_id, self._queue.size))
         else:
             self._refuse(event.request_id, outcome_of(event.cause), event.retry_after_s or self._wait_s(1))
         self._pump(worker, now)
@@ -263,7 +263,7 @@ class FlowController:
 
     def _pump(self, hint: WorkerState | None, now: float) -> None:
         """Expire what waited too long, then dispatch while somebody waits and some worker has room."""
-        if not self._queue:
+        if not self._queue.size:
             return
         for entry in self._queue.take_expired(now):
             outcome = Outcome.EXPIRED if self._usable else Outcome.NO_WORKERS
@@ -307,7 +307,7 @@ class FlowController:
 
     def _wait_s(self, more: int) -> float | None:
         permits = len(self._usable) * self._config.requests_per_worker
-        return self._service.estimate_wait_s(len(self._queue) + more, permits)
+        return self._service.estimate_wait_s(self._queue.size + more, permits)
 
     def _note_rest(self, worker: WorkerState, now: float) -> None:
         moment = next_change_at(worker.breaker, now)

@@ -37,9 +37,8 @@ class ArrivalQueue:
         self._line: OrderedDict[RequestId, Waiting] = OrderedDict()
         self._deadlines: list[tuple[float, RequestId]] = []
         self._tokens = 0
-
-    def __len__(self) -> int:
-        return len(self._line) + len(self._special)
+        self.size = 0
+        """How many wait."""
 
     @property
     def tokens(self) -> int:
@@ -52,13 +51,15 @@ class ArrivalQueue:
         line[entry.request.request_id] = entry
         heapq.heappush(self._deadlines, (entry.request.deadline_at, entry.request.request_id))
         self._tokens += entry.prompt_tokens
+        self.size += 1
 
     def remove(self, request_id: RequestId) -> Waiting | None:
         """Take a request out wherever it stands; ``None`` if it does not wait."""
         entry = self._line.pop(request_id, None) or self._special.pop(request_id, None)
         if entry is not None:
             self._tokens -= entry.prompt_tokens
-            if not self:
+            self.size -= 1
+            if not self.size:
                 self._deadlines.clear()
         return entry
 
