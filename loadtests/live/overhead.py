@@ -7,7 +7,8 @@ loads on one connection (for the added latency). Every second round goes through
 machine that slows down during the run does not always slow the same one. Writes ``overhead.json``, ``overhead.md``
 and ``overhead.png`` and prints a short table last.
 
-A gateway that cannot be had or fails is reported with its reason, and the others go on. Everything started here is
+A gateway that cannot be had or fails is reported with its reason, and the others go on; the exit code is 1 if one
+failed or Sluice itself was wanted and not measured. Everything started here is
 stopped when the run ends, on Ctrl-C and on SIGTERM too; no run is longer than ``--limit-s``.
 """
 
@@ -73,6 +74,7 @@ class Run:
     samples: list[Sample] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 def build_steps(*, quick: bool) -> dict[str, Load]:
@@ -187,7 +189,7 @@ def run_all(run: Run, options: argparse.Namespace, console: Console) -> None:
                             done += 1
                             progress.advance(task)
                 except ChildError as error:
-                    run.skipped[peer] = str(error)
+                    run.failed[peer] = str(error)
                     progress.console.print(f"[red]{peer} failed:[/] {error}", highlight=False)
                     progress.advance(task, per_gateway - done)
 
@@ -207,12 +209,18 @@ def write_reports(run: Run, rows: Sequence[Row], options: argparse.Namespace, ma
         "versions": run.versions,
         "rows": [asdict(row) for row in rows],
         "skipped": run.skipped,
+        "failed": run.failed,
         "warnings": warnings,
         "samples": [asdict(sample) for sample in run.samples],
     }
     (folder / "overhead.json").write_text(json.dumps(report, indent=1) + "\n")
     page = format_page(
-        rows, command=command, rounds=options.rounds, machine=machine, skipped=run.skipped, warnings=warnings
+        rows,
+        command=command,
+        rounds=options.rounds,
+        machine=machine,
+        skipped={**run.skipped, **run.failed},
+        warnings=warnings,
     )
     (folder / "overhead.md").write_text(page)
     draw_picture(rows, folder / "overhead.png")
@@ -268,7 +276,7 @@ def main() -> int:
         console.print("stopped; everything started here is gone, no report written")
         return 130
     except OutOfTimeError:
-        run.skipped["(rest)"] = f"the run reached its limit of {options.limit_s:.0f} s"
+        run.failed["the rest"] = f"the run reached its limit of {options.limit_s:.0f} s"
     rows = build_rows(run.samples, run.versions)
     warnings = write_reports(run, rows, options, machine)
     out = Console(width=150) if not sys.stdout.isatty() else Console()
@@ -276,7 +284,7 @@ def main() -> int:
         console.print(f"[yellow]doubt:[/] {text}", highlight=False)
     print_table(rows, out)
     out.print(f"reports: {options.reports.name}/overhead.json, .md, .png", highlight=False)
-    return 1 if any(peer in PEERS and peer != SLUICE for peer in run.skipped) else 0
+    return 1 if run.failed or SLUICE in run.skipped else 0
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ JSON_LOAD, STREAM_LOAD, JSON_SINGLE, STREAM_SINGLE = "json", "stream", "json-sin
 BUSY_LIMIT_RATIO = 0.9  # a client that takes more of its core than this may be what limits the rate
 LAG_LIMIT_MS = 25.0  # guess: a client woken later than this has been pushed aside by other work on the machine
 
+INVALID = "invalid"
 HEADINGS = (
     "gateway",
     "version",
@@ -139,7 +140,9 @@ def build_rows(samples: Sequence[Sample], versions: Mapping[str, str]) -> list[R
 
 
 def format_verdict(row: Row) -> str:
-    """Ratios to vllm-router, request and chunk; a dash where there is nothing to compare."""
+    """Ratios to vllm-router, request and chunk; ``invalid`` where requests failed, because refusing is cheap."""
+    if row.errors:
+        return INVALID
     return format_pair(row.ratio_request, row.ratio_chunk)
 
 

@@ -33,7 +33,7 @@ from loadtests.live.client import Load, Target, build_request
 from loadtests.live.figures import compute_spread_ms
 from loadtests.live.peer_install import InstallError
 from loadtests.live.streams import GRACE_S, Crowd, run_stream
-from loadtests.live.target import ProcessWatch, add_target_options, raise_descriptor_limit, run_target
+from loadtests.live.target import SAMPLE_PERIOD_S, ProcessWatch, add_target_options, raise_descriptor_limit, run_target
 
 RECEIVE_BUFFER_BYTES = 16 * 1024
 OPEN_PERIOD_S = 0.02
@@ -99,6 +99,7 @@ async def hold_readers(target: Target, options: argparse.Namespace, console: Con
         await warm_up(target, request)
         alone = await run_paced_streams(target, options, options.hold_s)
         progress.update(task, completed=options.hold_s, description=f"{options.readers} slow readers beside them")
+        await asyncio.sleep(SAMPLE_PERIOD_S)  # the gateway notices that those connections have gone
         rss_before_kib, descriptors_before = watch.look()
         with ExitStack() as stack:
             watching = asyncio.ensure_future(watch.run())

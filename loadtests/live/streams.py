@@ -27,7 +27,7 @@ from loadtests.live.client import OK, ClientProtocol, LagMeter, Load, Target, bu
 from loadtests.live.figures import compute_spread_ms
 from loadtests.live.peer_install import InstallError
 from loadtests.live.process_cost import fetch_family, fetch_rss_kib
-from loadtests.live.target import ProcessWatch, add_target_options, raise_descriptor_limit, run_target
+from loadtests.live.target import SAMPLE_PERIOD_S, ProcessWatch, add_target_options, raise_descriptor_limit, run_target
 
 SPARE_DESCRIPTORS = 500
 GRACE_S = 30.0
@@ -118,6 +118,7 @@ async def hold_streams(target: Target, options: argparse.Namespace, console: Con
     request, crowd, lag = build_request(load, target), Crowd(), LagMeter()
     watch = ProcessWatch(list(target.pids))
     await run_stream(target, build_request(Load(1, 1, True, 1, 0), target), 0.0, GRACE_S, Crowd())
+    await asyncio.sleep(SAMPLE_PERIOD_S)  # the gateway notices that the warm-up's connection has gone
     rss_before_kib, descriptors_before = watch.look()
     length_s = load.tokens * load.pause_ms / 1e3
     tasks = [

@@ -54,7 +54,9 @@ def fill_command(template: str, site: Site) -> list[str]:
 @contextmanager
 def run_target(options: argparse.Namespace) -> Iterator[Target]:
     """The gateway of the options, ready; what was started here is gone when the context ends."""
-    if options.port is not None and options.pid is not None:
+    if (options.port is None) != (options.pid is None):
+        raise ValueError("--port and --pid go together")
+    if options.port is not None:
         yield Target(port=options.port, key=options.key, model=options.model, pids=(options.pid,))
         return
     port, admin_port, *worker_ports = choose_free_ports(options.first_port, 2 + options.workers)
