@@ -24,6 +24,15 @@ class ChildError(Exception):
     """A child could not be started or did not answer in time."""
 
 
+def interrupt_on_sigterm() -> None:
+    """Lets SIGTERM unwind this process as Ctrl-C does, so that what it started is stopped."""
+    signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 def choose_free_ports(first: int, count: int) -> list[int]:
     """The first ``count`` successive free ports of loopback from ``first`` on."""
     for start in range(first, first + _PORTS):

@@ -15,7 +15,6 @@ stopped when the run ends, on Ctrl-C and on SIGTERM too; no run is longer than `
 import argparse
 import datetime
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from loadtests.live.child import ChildError, choose_free_ports
+from loadtests.live.child import ChildError, choose_free_ports, interrupt_on_sigterm
 from loadtests.live.client import STANDARD_LOADS, Load
 from loadtests.live.overhead_report import (
     HEADINGS,
@@ -48,10 +47,20 @@ from loadtests.live.overhead_report import (
 )
 from loadtests.live.peer_configs import Site
 from loadtests.live.peer_install import InstallError
-from loadtests.live.peers import DIRECT, PEERS, REFERENCE, REPOSITORY, SLUICE, Installed, Running, run_backend, run_peer
+from loadtests.live.peers import (
+    DIRECT,
+    PEERS,
+    REFERENCE,
+    REPORTS,
+    REPOSITORY,
+    SLUICE,
+    Installed,
+    Running,
+    run_peer,
+    run_workers,
+)
 
 DEFAULT_PEERS = (SLUICE, REFERENCE, "smg", "envoy", "nginx")
-REPORTS = REPOSITORY / "loadtests" / "reports"
 LOAD_LIMIT_S = 180.0
 WARM_UP = Load(concurrency=16, requests=500, stream=False, tokens=16, pause_ms=0)
 # Chunks of the single stream follow at once, so that its whole length is the path's own and not the timers'.
@@ -131,10 +140,10 @@ def run_gateway(peer: str, installed: Installed | None, first_port: int) -> Iter
     worker_port, port, admin_port = choose_free_ports(first_port, 3)
     with (
         tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder,
-        run_backend(worker_port, 1, Path(folder)) as backend_pid,
+        run_workers(worker_port, 1, Path(folder)) as worker_pid,
     ):
         if installed is None:
-            yield Running(worker_port, backend_pid)
+            yield Running(worker_port, worker_pid)
             return
         site = Site(port, admin_port, (worker_port,), Path(folder))
         with run_peer(PEERS[peer], installed, site) as running:
@@ -258,15 +267,11 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
 def main() -> int:
     """The command line."""
     options = build_parser().parse_args()
     options.rounds = options.rounds or (1 if options.quick else 2)
-    signal.signal(signal.SIGTERM, _interrupt)
+    interrupt_on_sigterm()
     console = Console(stderr=True)
     machine = describe_machine()
     run = Run(give_up_at=time.monotonic() + options.limit_s)

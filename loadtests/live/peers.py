@@ -26,6 +26,7 @@ REFERENCE = "vllm-router"
 START_LIMIT_S = 60.0
 SMG_SLOTS = 4096
 REPOSITORY = Path(__file__).resolve().parents[2]
+REPORTS = REPOSITORY / "loadtests" / "reports"
 
 
 @dataclass(frozen=True)
@@ -180,10 +181,10 @@ PEERS: dict[str, Peer] = {
 
 
 @contextmanager
-def run_backend(port: int, workers: int, folder: Path) -> Iterator[int]:
+def run_workers(port: int, workers: int, folder: Path) -> Iterator[int]:
     """The bench's own workers on successive ports from ``port`` on, in one process whose id is given."""
     argv = [sys.executable, "-m", "loadtests.live.backend", "--port", str(port), "--workers", str(workers)]
-    log = folder / "backend.log"
+    log = folder / "workers.log"
     with run_child(argv, log, cwd=REPOSITORY) as process:
         wait_until_answering(process, f"http://127.0.0.1:{port}/health", log, START_LIMIT_S, BENCH_KEY)
         yield process.pid

@@ -5,7 +5,8 @@
 A gateway without back pressure keeps everything a fast worker sends to a client that does not read; it runs out of
 memory. Bounds: growth of the gateway's resident memory per slow reader at its highest, and that the streams of other
 clients, through the same gateway at the same time, keep flowing. Each reader's receive buffer is kept small, and the
-run looks whether bytes wait in it: a flood that never came would prove nothing.
+run looks whether bytes wait in it: a flood that never came would prove nothing. A gateway that takes more than
+``--stop-rss-mib`` has failed; the run ends there, before the machine does.
 
 Trade-offs: memory the kernel holds in socket buffers is not the gateway's and is not counted. An allocator that keeps
 freed memory looks like growth; the warm-up flood before the first look takes most of that out.
@@ -19,7 +20,7 @@ import select
 import socket
 import sys
 import termios
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import uvloop
@@ -28,7 +29,7 @@ from rich.progress import Progress
 
 from loadtests.live.backend import FLOOD_SEED
 from loadtests.live.checks import Check, all_hold, check_at_most, print_checks, write_checks
-from loadtests.live.child import ChildError
+from loadtests.live.child import ChildError, interrupt_on_sigterm
 from loadtests.live.client import Load, Target, build_request
 from loadtests.live.figures import compute_spread_ms
 from loadtests.live.peer_install import InstallError
@@ -81,6 +82,21 @@ async def run_paced_streams(target: Target, options: argparse.Namespace, length_
     return crowd
 
 
+async def run_readers_beside_streams(
+    target: Target, options: argparse.Namespace, request: bytes, readers: list[socket.socket]
+) -> Crowd:
+    """Opens the slow readers, one after the other, while paced streams run; ends with the streams."""
+    length_s = options.hold_s + options.readers * OPEN_PERIOD_S
+    streams = asyncio.ensure_future(run_paced_streams(target, options, length_s))
+    try:
+        for _ in range(options.readers):
+            readers.append(await open_slow_reader(target, request))
+            await asyncio.sleep(OPEN_PERIOD_S)
+        return await streams
+    finally:
+        streams.cancel()
+
+
 async def warm_up(target: Target, request: bytes) -> None:
     """A short flood that is read, so that buffers and pools have their working size before the first look."""
     reader = await open_slow_reader(target, request)
@@ -101,21 +117,22 @@ async def hold_readers(target: Target, options: argparse.Namespace, console: Con
         progress.update(task, completed=options.hold_s, description=f"{options.readers} slow readers beside them")
         await asyncio.sleep(SAMPLE_PERIOD_S)  # the gateway notices that those connections have gone
         rss_before_kib, descriptors_before = watch.look()
-        with ExitStack() as stack:
-            watching = asyncio.ensure_future(watch.run())
-            beside_task = asyncio.ensure_future(
-                run_paced_streams(target, options, options.hold_s + options.readers * OPEN_PERIOD_S)
-            )
-            readers = []
-            for _ in range(options.readers):
-                readers.append(stack.enter_context(await open_slow_reader(target, request)))
-                await asyncio.sleep(OPEN_PERIOD_S)
-            beside = await beside_task
-            watching.cancel()
+        readers: list[socket.socket] = []
+        watching = asyncio.ensure_future(watch.run(options.stop_rss_mib * 1024))
+        running = asyncio.ensure_future(run_readers_beside_streams(target, options, request, readers))
+        try:
+            await asyncio.wait({watching, running}, return_when=asyncio.FIRST_COMPLETED)
+            beside = running.result() if running.done() else None
             rss_peak_kib = max(watch.rss_kib, default=None)
             flooded = sum(1 for reader in readers if count_waiting_bytes(reader) > 0)
             closed = count_closed(readers)
             descriptors_most = max(watch.descriptors, default=None)
+        finally:
+            watching.cancel()
+            running.cancel()
+            await asyncio.gather(watching, running, return_exceptions=True)
+            for reader in readers:
+                reader.close()
         progress.update(task, completed=2 * options.hold_s, description="settling")
         wanted = (descriptors_before or 0) + options.descriptor_slack
         descriptors_after = await watch.wait_for_descriptors(wanted, options.settle_s)
@@ -132,9 +149,9 @@ async def hold_readers(target: Target, options: argparse.Namespace, console: Con
         "descriptors_most": descriptors_most,
         "descriptors_after": descriptors_after,
         "errors_alone": alone.errors,
-        "errors_beside": beside.errors,
+        "errors_beside": None if beside is None else beside.errors,
         "longest_gap_alone_ms": compute_spread_ms(alone.gaps_s),
-        "longest_gap_beside_ms": compute_spread_ms(beside.gaps_s),
+        "longest_gap_beside_ms": compute_spread_ms([] if beside is None else beside.gaps_s),
     }
 
 
@@ -185,6 +202,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--streams", type=int, default=10, help="other streams that must keep flowing")
     parser.add_argument("--pause-ms", type=int, default=20, help="time between two chunks of those")
     parser.add_argument("--growth-limit-kib", type=float, default=512.0)
+    parser.add_argument("--stop-rss-mib", type=float, default=2048.0, help="the run ends early above this")
     parser.add_argument("--gap-limit-ms", type=float, default=1000.0)
     parser.add_argument("--settle-s", type=float, default=30.0, help="time in which descriptors must be back")
     parser.add_argument("--descriptor-slack", type=int, default=0)
@@ -195,6 +213,7 @@ def main() -> int:
     """The command line."""
     options = build_parser().parse_args()
     console = Console(stderr=True)
+    interrupt_on_sigterm()
     try:
         raise_descriptor_limit(2 * (options.readers + options.streams) + SPARE_DESCRIPTORS)
         with run_target(options) as target:

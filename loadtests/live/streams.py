@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from loadtests.live.checks import Check, all_hold, check_at_most, print_checks, write_checks
-from loadtests.live.child import ChildError
+from loadtests.live.child import ChildError, interrupt_on_sigterm
 from loadtests.live.client import OK, ClientProtocol, LagMeter, Load, Target, build_request
 from loadtests.live.figures import compute_spread_ms
 from loadtests.live.peer_install import InstallError
@@ -55,7 +55,6 @@ class Crowd:
 
     open_streams: int = 0
     most_open: int = 0
-    ended: int = 0
     chunks: int = 0
     errors: dict[str, int] = field(default_factory=dict)
     first_byte_s: list[float] = field(default_factory=list)
@@ -80,23 +79,23 @@ async def run_stream(target: Target, request: bytes, delay_s: float, limit_s: fl
         _, protocol = await loop.create_connection(lambda: StreamProtocol(request), target.host, target.port)
     except OSError as error:
         crowd.note_error(f"connect: {error.strerror or type(error).__name__}")
-        crowd.ended += 1
         return
     crowd.open_streams += 1
     crowd.most_open = max(crowd.most_open, crowd.open_streams)
     verdict_future = protocol.send()
     watchdog = loop.call_later(limit_s, protocol.close)
-    verdict = await verdict_future
-    watchdog.cancel()
+    try:
+        verdict = await verdict_future
+    finally:
+        watchdog.cancel()
+        protocol.close()
     crowd.open_streams -= 1
-    crowd.ended += 1
     crowd.chunks += protocol.chunks
     if verdict != OK:
         crowd.note_error(verdict)
     if protocol.first_byte_at is not None:
         crowd.first_byte_s.append(protocol.first_byte_at - protocol.started_at)
         crowd.gaps_s.append(protocol.longest_gap_s)
-    protocol.close()
 
 
 async def show_progress(crowd: Crowd, watch: ProcessWatch, expected_s: float, console: Console) -> None:
@@ -215,6 +214,7 @@ def main() -> int:
     """The command line."""
     options = build_parser().parse_args()
     console = Console(stderr=True)
+    interrupt_on_sigterm()
     try:
         raise_descriptor_limit(2 * options.streams + SPARE_DESCRIPTORS)
         with run_target(options) as target:

@@ -7,6 +7,7 @@ Three ways, by options: nothing or ``--peer NAME`` starts that gateway; ``--gate
 
 import argparse
 import asyncio
+import math
 import os
 import resource
 import shlex
@@ -19,9 +20,8 @@ from pathlib import Path
 from loadtests.live.backend import MODEL
 from loadtests.live.child import choose_free_ports, run_child, wait_until_answering
 from loadtests.live.client import Target
-from loadtests.live.overhead import REPORTS
 from loadtests.live.peer_configs import BENCH_KEY, Site
-from loadtests.live.peers import PEERS, SLUICE, START_LIMIT_S, Running, run_backend, run_peer
+from loadtests.live.peers import PEERS, REPORTS, SLUICE, START_LIMIT_S, Running, run_peer, run_workers
 from loadtests.live.process_cost import fetch_descriptors, fetch_family, fetch_rss_kib
 
 SAMPLE_PERIOD_S = 0.5
@@ -62,7 +62,7 @@ def run_target(options: argparse.Namespace) -> Iterator[Target]:
     port, admin_port, *worker_ports = choose_free_ports(options.first_port, 2 + options.workers)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         site = Site(port, admin_port, tuple(worker_ports), Path(name))
-        with run_backend(worker_ports[0], options.workers, site.folder), _run_gateway(options, site) as running:
+        with run_workers(worker_ports[0], options.workers, site.folder), _run_gateway(options, site) as running:
             yield Target(port=running.port, key=options.key, model=options.model, pids=(running.pid,))
 
 
@@ -107,10 +107,12 @@ class ProcessWatch:
             self.descriptors.append(descriptors)
         return rss_kib, descriptors
 
-    async def run(self) -> None:
-        """Samples until cancelled."""
+    async def run(self, most_kib: float = math.inf) -> None:
+        """Samples until cancelled or until the processes hold more than ``most_kib``."""
         while True:
-            self.look()
+            rss_kib, _ = self.look()
+            if rss_kib is not None and rss_kib > most_kib:
+                return
             await asyncio.sleep(SAMPLE_PERIOD_S)
 
     async def wait_for_descriptors(self, most: int, limit_s: float) -> int | None:

@@ -15,7 +15,7 @@ import uvloop
 
 from loadtests.live.child import ChildError, choose_free_ports, run_child, wait_until_answering
 from loadtests.live.client import Load, Target, run_load
-from loadtests.live.peers import REPOSITORY, run_backend
+from loadtests.live.peers import REPOSITORY, run_workers
 from loadtests.live.process_cost import fetch_cpu_s, fetch_descriptors, fetch_family, fetch_rss_kib
 
 pytestmark = pytest.mark.integration
@@ -28,7 +28,7 @@ STREAM_LOAD = Load(concurrency=5, requests=20, stream=True, tokens=10, pause_ms=
 @pytest.fixture
 def backend(tmp_path):
     ports = choose_free_ports(FIRST_PORT, 2)
-    with run_backend(ports[0], 2, tmp_path) as pid:
+    with run_workers(ports[0], 2, tmp_path) as pid:
         yield Target(port=ports[0], pids=(pid,))
 
 
