@@ -198,7 +198,10 @@ def run_peer(peer: Peer, installed: Installed, site: Site) -> Iterator[Running]:
     log = site.folder / f"{peer.name}.log"
     argv = peer.build_command(installed.program, site)
     with run_child(argv, log, cwd=REPOSITORY if peer.name == SLUICE else site.folder) as process:
-        peer.register(site)
+        try:
+            peer.register(site)
+        except (OSError, ValueError, KeyError) as error:
+            raise ChildError(f"registration of the workers: {error!r}") from error
         url = f"http://127.0.0.1:{site.port}{peer.ready_path}"
         wait_until_answering(process, url, log, START_LIMIT_S, BENCH_KEY)
         yield Running(site.port, process.pid)
