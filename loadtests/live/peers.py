@@ -85,8 +85,8 @@ def _install_sluice() -> Installed:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InstallError(f"service serve: {error}") from error
     if done.returncode != 0:
-        last_line = (done.stdout + done.stderr).strip().splitlines()[-1:]
-        raise InstallError(f"`python -m service serve` does not run in this tree: {' '.join(last_line)}")
+        said = (done.stdout + done.stderr).strip().replace(sys.executable, "python").splitlines()[-1:]
+        raise InstallError(f"`python -m service serve` does not run in this tree: {' '.join(said)}")
     return Installed(Path(sys.executable), fetch_sluice_version())
 
 
