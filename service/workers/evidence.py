@@ -32,16 +32,17 @@ class Answer(Enum):
 class Evidence:
     """All that :func:`service.workers.health.judge` looks at.
 
-    ``health`` is the last answer of ``/health``, ``None`` before the first. ``misses`` counts failed scrapes since the
-    worker last answered anything. ``scrape_failures`` counts failed scrapes since the last good one.
-    ``good_probes`` counts good answers since the last bad one. ``proven_at`` is the last moment of progress.
-    ``served_models`` is ``None`` until the list was read once.
+    ``health`` is the last answer of ``/health``, ``None`` before the first; ``greeted`` tells that it was good once.
+    ``misses`` counts failed scrapes since the worker last answered anything. ``scrape_failures`` counts failed scrapes
+    since the last good one. ``good_probes`` counts good answers since the last bad one. ``proven_at`` is the last
+    moment of progress. ``served_models`` is ``None`` until the list was read once.
     """
 
     joined_at: float
     ticked_at: float
     load: WorkerLoad | None = None
     health: Answer | None = None
+    greeted: bool = False
     scrape: Answer | None = None
     misses: int = 0
     scrape_failures: int = 0
@@ -112,7 +113,8 @@ def observe_health(evidence: Evidence, answer: Answer) -> Evidence:
     match answer:
         case Answer.OK:
             scrape = None if evidence.scrape is Answer.REFUSED else evidence.scrape
-            return replace(evidence, health=answer, scrape=scrape, misses=0, good_probes=evidence.good_probes + 1)
+            good_probes = evidence.good_probes + 1
+            return replace(evidence, health=answer, greeted=True, scrape=scrape, misses=0, good_probes=good_probes)
         case Answer.REFUSED | Answer.DEAD:
             return replace(evidence, health=answer, good_probes=0)
         case Answer.TIMEOUT | Answer.BROKEN:  # says less than a 503 did
@@ -127,8 +129,8 @@ def observe_models(evidence: Evidence, models: frozenset[str]) -> Evidence:
 
 
 def observe_token(evidence: Evidence, now: float) -> Evidence:
-    """A one-token request of our own was answered: the engine works."""
-    return _progressed(evidence, now)
+    """A one-token request of our own was answered: the engine works, and so does the way to it."""
+    return replace(_progressed(evidence, now), misses=0, good_probes=evidence.good_probes + 1)
 
 
 def observe_ejection(evidence: Evidence) -> Evidence:

@@ -143,10 +143,8 @@ def wants_token(evidence: Evidence, health: Health, config: HealthConfig, now: f
 
 
 def _is_known(evidence: Evidence) -> bool:
-    """Enough to begin with: it worked before our eyes, or both its page and its ``/health`` are good."""
-    return evidence.proven_at is not None or (
-        evidence.load is not None and evidence.health is not None and (evidence.health is Answer.OK)
-    )
+    """Enough to begin with: it worked before our eyes, or both its page and its ``/health`` were good."""
+    return evidence.proven_at is not None or (evidence.load is not None and evidence.greeted)
 
 
 def _has_recovered(evidence: Evidence, config: HealthConfig) -> bool:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import httpx
-
 from service.domain.event import Event, WorkerHealthChanged, WorkerJoined, WorkerLeft
 from service.domain.load import WorkerLoad
 from service.domain.units import WorkerId
@@ -18,7 +16,7 @@ from service.workers.guard import run_guarded
 from service.workers.health import Health
 from service.workers.identity import Incarnation
 from service.workers.pacing import Chance, wait_until_set
-from service.workers.probe import Probe
+from service.workers.probe import ClientFactory, Probe
 from service.workers.watch import MonitorConfig, Watch
 
 _LOG = logging.getLogger("sluice.workers")
@@ -89,7 +87,7 @@ class Monitor:
         self,
         config: MonitorConfig,
         discovery: Discovery,
-        client: httpx.AsyncClient,
+        build_client: ClientFactory,
         submit: Callable[[Event], None],
         traffic: Traffic,
         roster: Roster,
@@ -98,7 +96,7 @@ class Monitor:
     ) -> None:
         self._config = config
         self._discovery = discovery
-        self._client = client
+        self._build_client = build_client
         self._submit = submit
         self._traffic = traffic
         self._roster = roster
@@ -171,7 +169,7 @@ class Monitor:
             worker_id,
             address,
             past.incarnation,
-            Probe(self._client, address.base_url, self._config.probe),
+            Probe(self._build_client(), address.base_url, self._config.probe),
             self._config,
             self._now,
             self._chance,

@@ -119,6 +119,7 @@ class Watch:
                 call.cancel()
             if calls:
                 await asyncio.wait(calls)
+            await self._probe.aclose()
 
     # ------------------------------------------------------------------ asking
 

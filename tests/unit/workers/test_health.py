@@ -29,6 +29,7 @@ GOOD = Evidence(
     ticked_at=NOW,
     load=IDLE,
     health=Answer.OK,
+    greeted=True,
     scrape=Answer.OK,
     good_probes=9,
     served_models=frozenset({"m"}),
@@ -47,9 +48,9 @@ OLD = replace(IDLE, observed_at=NOW - 60)
         ({"served_models": frozenset({"n"})}, Reason.WRONG_MODEL),
         ({"served_models": None}, Reason.UNPROVEN),
         ({"load": None}, Reason.UNPROVEN),
-        ({"health": None}, Reason.UNPROVEN),
-        ({"health": Answer.TIMEOUT}, Reason.UNPROVEN),
-        ({"health": Answer.TIMEOUT, "proven_at": 1.0}, Reason.GOOD),  # slow page, tokens flow
+        ({"greeted": False}, Reason.UNPROVEN),
+        ({"health": Answer.TIMEOUT}, Reason.GOOD),  # a slow page alone condemns nobody
+        ({"health": Answer.TIMEOUT, "greeted": False, "proven_at": 1.0}, Reason.GOOD),  # slow page, tokens flow
         ({"in_flight": 4, "starved_s": 9.9}, Reason.GOOD),
         ({"in_flight": 4, "starved_s": 10.0}, Reason.STALLED),
         ({"starved_s": 10.0}, Reason.STALLED),  # its clients left: still nothing was shown to work
@@ -163,7 +164,8 @@ def test_a_good_answer_lifts_a_refusal() -> None:
 
 
 def test_a_token_of_our_own_is_progress() -> None:
-    assert observe_token(replace(GOOD, starved_s=50.0), NOW).starved_s == 0.0
+    evidence = observe_token(replace(GOOD, starved_s=50.0, misses=4), NOW)
+    assert (evidence.starved_s, evidence.misses, evidence.good_probes) == (0.0, 0, GOOD.good_probes + 1)
     assert observe_models(GOOD, frozenset({"x"})).served_models == {"x"}
 
 
@@ -239,6 +241,7 @@ evidences = st.builds(
     load=st.none() | loads,
     health=st.none() | st.sampled_from(Answer),
     scrape=st.none() | st.sampled_from(Answer),
+    greeted=st.booleans(),
     misses=st.integers(0, 6),
     scrape_failures=st.integers(0, 6),
     good_probes=st.integers(0, 4),
@@ -276,7 +279,7 @@ def test_missing_data_never_makes_a_newcomer_healthy(evidence: Evidence) -> None
     for missing in (
         replace(evidence, served_models=None),
         replace(evidence, load=None, proven_at=None),
-        replace(evidence, health=None, proven_at=None),
+        replace(evidence, greeted=False, proven_at=None),
     ):
         assert not settle(None, missing, CONFIG, NOW).healthy
 
