@@ -11,7 +11,16 @@ from dataclasses import dataclass, field, replace
 import httpx
 import pytest
 
-from service.domain.event import Event, WorkerHealthChanged, WorkerJoined, WorkerLeft, WorkerLoadSeen
+from service.domain.event import (
+    Event,
+    WorkerDrainChanged,
+    WorkerHealthChanged,
+    WorkerJoined,
+    WorkerLeft,
+    WorkerLoadSeen,
+)
+from service.flow.config import FlowConfig
+from service.flow.controller import FlowController
 from service.workers.addresses import WorkerAddress, parse_address
 from service.workers.discovery import StaticDiscovery, reconcile
 from service.workers.evidence import Answer
@@ -558,3 +567,41 @@ async def test_memory_of_those_who_left_is_bounded(monkeypatch: pytest.MonkeyPat
             house.monitor.publish(addresses)
         house.monitor.publish([])
         assert len(house.monitor._past) <= 4
+
+
+async def test_without_any_name_no_token_can_be_asked_for() -> None:
+    config = replace(CONFIG, health=replace(CONFIG.health, required_model=None))
+    async with FakeWorker(metrics=BROKEN, models=BROKEN) as worker, watching(worker, config=config) as house:
+        await until(lambda: worker.calls.get("/metrics", 0) > 5)
+        assert "/v1/completions" not in worker.calls
+        assert house.reason(id_of(worker)) is Reason.UNPROVEN
+
+
+async def test_the_real_core_agrees_and_an_operators_drain_outlives_an_ejection() -> None:
+    async with FakeWorker() as worker:
+        house = House(StaticDiscovery([address_of(worker)], now), build_client_factory(CONFIG.probe))
+        core = FlowController(FlowConfig(requests_per_worker=4), random.Random(1))
+
+        def submit(event: Event) -> None:
+            core.handle(event, now())  # an event that cannot happen raises here, and is counted as a fault
+            house.submit(event)
+
+        monitor = Monitor(CONFIG, house.discovery, house.build_client, submit, house, house, now, random.Random(1))
+        task = asyncio.create_task(monitor.run())
+        worker_id = id_of(worker)
+        await until(lambda: worker_id in house.usable)
+        core.handle(WorkerDrainChanged(worker_id, draining=True), now())
+        worker.health = BROKEN
+        await until(lambda: worker_id not in house.usable)
+        worker.health = OK
+        await until(lambda: worker_id in house.usable)
+        (stats,) = core.stats(now()).workers
+        assert (stats.healthy, stats.draining) == (True, True)
+        worker.started_at = 2000.0  # replaced, then delisted
+        await until(lambda: house.listed == {f"{worker_id}~2"})
+        house.discovery.replace([])
+        await until(lambda: house.listed == set())
+        assert core.stats(now()).workers == ()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
