@@ -23,8 +23,8 @@ from service.flow.config import FlowConfig
 from service.flow.controller import FlowController
 from service.workers.addresses import WorkerAddress, parse_address
 from service.workers.discovery import StaticDiscovery, reconcile
-from service.workers.evidence import Answer
-from service.workers.health import HealthConfig, Reason
+from service.workers.evidence import Answer, Evidence
+from service.workers.health import Health, HealthConfig, Reason
 from service.workers.monitor import Monitor, WorkerStatus
 from service.workers.probe import ClientFactory, Probe, ProbeConfig, build_client_factory
 from service.workers.watch import MonitorConfig
@@ -44,7 +44,13 @@ CONFIG = MonitorConfig(
     parole_s=0.3,
     shortest_gap_s=0.005,
     probe=ProbeConfig(0.2, 0.15, 0.25, 0.2),
-    health=HealthConfig(required_model=MODEL, stall_after_s=STALL_S, blind_stall_after_s=1.0, stale_after_s=0.4),
+    health=HealthConfig(
+        required_model=MODEL,
+        stall_after_s=STALL_S,
+        blind_stall_after_s=1.0,
+        stale_after_s=0.4,
+        longest_tick_s=0.15,
+    ),
 )
 
 
@@ -148,9 +154,9 @@ async def watching(
         assert [other for other in asyncio.all_tasks() if "Watch" in repr(other.get_coro())] == []
 
 
-def naive_health(worker: FakeWorker) -> bool:
-    """The mutant most routers ship: ``/health`` says 200 in good time."""
-    return worker.health == OK and worker.health_delay_s < 2.0
+def naive_settle(before: Health | None, evidence: Evidence, config: HealthConfig, moment: float) -> Health:
+    """The mutant most routers ship: healthy is who answers ``/health`` with 200 in good time."""
+    return Health(Reason.GOOD if evidence.health is Answer.OK else Reason.SILENT, moment)
 
 
 # ------------------------------------------------------------------ joining
@@ -159,7 +165,7 @@ def naive_health(worker: FakeWorker) -> bool:
 async def test_a_pool_that_is_up_is_usable_at_once() -> None:
     async with FakeWorker() as one, FakeWorker() as two, watching(one, two) as house:
         took_s = await until(lambda: house.usable == {id_of(one), id_of(two)})
-        assert took_s < 1.0  # about 30 ms when nobody else works on the machine
+        assert took_s < 2.0  # about 30 ms when nobody else works on the machine
         assert house.reachable.keys() == house.usable
         status = house.status(id_of(one))
         assert status.served_models == {MODEL}
@@ -178,7 +184,7 @@ async def test_a_worker_that_comes_up_later_is_found_soon() -> None:
         await until(lambda: house.reason(id_of(worker)) is Reason.REFUSED)
         assert house.usable == set()
         await worker.start()
-        assert await until(lambda: house.usable == {id_of(worker)}) < 1.0
+        assert await until(lambda: house.usable == {id_of(worker)}) < 2.0
         await worker.stop()
 
 
@@ -210,10 +216,9 @@ async def test_d19a_health_200_and_never_a_token_is_ejected_within_the_threshold
         await until(lambda: worker_id in house.usable)
         house.flying[worker_id] = 3  # the engine is frozen: its gauges do not even show them
         took_s = await until(lambda: worker_id not in house.usable)
-        assert took_s <= STALL_S + 0.3
+        assert took_s <= STALL_S + 1.0  # the rest is for busy machines
         assert took_s >= STALL_S - 2 * CONFIG.interval_s
         assert house.reason(worker_id) is Reason.STALLED
-        assert naive_health(worker)  # the mutant would go on
         house.flying[worker_id] = 0  # the core took its requests back
         await holds(lambda: worker_id not in house.usable, 0.4, "staying out while nothing was shown to work")
         worker.token = OK
@@ -228,7 +233,6 @@ async def test_d19b_slow_health_under_load_with_flowing_tokens_stays_in_service(
         house.flying[worker_id] = 4
         await holds(lambda: worker_id in house.usable, 2 * STALL_S, "staying in service")
         assert worker.calls["/health"] > 2
-        assert not naive_health(worker)  # the mutant would eject it
 
 
 async def test_d19b_also_when_it_is_met_in_that_state() -> None:
@@ -240,11 +244,23 @@ async def test_d19c_waiting_requests_with_frozen_tokens_are_ejected_within_the_t
     async with FakeWorker(waiting=5, token=HANG) as worker, watching(worker) as house:
         worker_id = id_of(worker)
         await until(lambda: worker_id in house.usable)  # nothing speaks against it yet
-        assert await until(lambda: worker_id not in house.usable) <= STALL_S + 0.3
+        assert await until(lambda: worker_id not in house.usable) <= STALL_S + 1.0
         assert house.reason(worker_id) is Reason.STALLED
-        assert naive_health(worker)
         worker.moving = True  # it thawed
         await until(lambda: worker_id in house.usable)
+
+
+async def test_d19_the_naive_version_fails_all_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.workers.watch.settle", naive_settle)
+    frozen = FakeWorker(token=HANG)
+    waiting = FakeWorker(waiting=5, token=HANG)
+    slow = FakeWorker(moving=True, running=8)
+    async with frozen, waiting, slow, watching(frozen, waiting, slow) as house:
+        await until(lambda: len(house.usable) == 3)
+        house.flying[id_of(frozen)] = 3
+        slow.health_delay_s = 3.0
+        await until(lambda: id_of(slow) not in house.usable)  # wrong on (b)
+        await holds(lambda: house.usable == {id_of(frozen), id_of(waiting)}, 2 * STALL_S)  # wrong on (a) and (c)
 
 
 async def test_d19_a_long_prefill_is_progress() -> None:
@@ -469,6 +485,16 @@ async def test_d18_an_address_reused_by_another_model_is_another_worker() -> Non
         assert house.reachable.keys() == {second}
         await until(lambda: house.reason(second) is Reason.WRONG_MODEL)
         assert house.usable == set()
+
+
+async def test_d18_the_naive_version_takes_the_newcomer_for_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.workers.watch.is_other", lambda known, seen: False)
+    async with FakeWorker() as old, watching(old) as house:
+        await until(lambda: house.usable == {id_of(old)})
+        old.started_at = 2000.0
+        before = old.calls["/metrics"]
+        await until(lambda: old.calls["/metrics"] > before + 3)
+        assert house.usable == {id_of(old)}
 
 
 async def test_d18_a_restarted_worker_joins_anew() -> None:
