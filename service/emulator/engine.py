@@ -336,7 +336,7 @@ class Engine:
             pool.acquire(cached)
             pool.take(wanted)
             if sequence.scheduled_at is None:
-                sequence.scheduled_at = now
+                sequence.scheduled_at = max(now, sequence.arrived_at)
                 sequence.cached_tokens = hits * size
                 self._prefix_queries += sequence.request.prompt_tokens
                 self._prefix_hits += hits * size
