@@ -14,8 +14,8 @@ from service.emulator.server import run
 def emulate(**options: object) -> None:
     """Run one emulated vLLM worker: its wire, its metrics, its queueing, and faults on demand.
 
-    Faults can be set from the start (--fault), while running (POST /emulator/faults) and per request (header x-emulator-fault).
-    GET /emulator/requests shows what arrived. SIGTERM behaves as vLLM's.
+    Faults can be set from the start (--fault), while running (POST /emulator/faults) and per request (header
+    x-emulator-fault). GET /emulator/requests shows what arrived. SIGTERM behaves as vLLM's.
     """
     config = EmulatorConfig(**options)  # type: ignore[arg-type]  # the signature below gives each option its type
     try:
@@ -31,7 +31,7 @@ def _build_signature() -> inspect.Signature:
     parameters = []
     for name, kind, default, text in describe_options():
         flag = "--" + name.replace("_", "-")
-        annotation = Annotated[kind, typer.Option(flag, help=text)]
+        annotation = Annotated.__class_getitem__((kind, typer.Option(flag, help=text)))  # type: ignore[attr-defined]
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         )

@@ -90,7 +90,7 @@ class Answer:
         return usage if with_nulls else drop_nulls(usage)
 
     def metrics(self) -> Fields | None:
-        """``metrics`` of ``--enable-per-request-metrics``; absent when several choices share the request, as in vLLM."""
+        """``metrics`` of ``--enable-per-request-metrics``; absent when choices share a request, as in vLLM."""
         if not self.options.request_metrics or len(self.writers) != 1:
             return None
         tokens, timing = self.completion_tokens, self.timing
@@ -127,7 +127,7 @@ def drop_nulls(fields: Fields) -> Fields:
 
 
 def build_finish(script: Script, engine_reason: str | None, named_tool: bool) -> str:
-    """vLLM says ``tool_calls`` where a call was made of free will or because one was required, ``stop`` where one was named."""
+    """vLLM says ``tool_calls`` where a call was chosen or required, ``stop`` where it was named."""
     reason = engine_reason or script.finish_reason
     return "tool_calls" if script.tool is not None and reason == "stop" and not named_tool else reason
 

@@ -1,8 +1,8 @@
 """Holds the KV blocks of one engine: who has them, and which prefixes can be reused.
 
-A full block whose content is known by a hash stays after its last user leaves, until it is the least recently used one when a
-free block is wanted (as vLLM's block pool does). Hash ``i`` of a request names its tokens ``0 .. (i + 1) * block_size``, so equal
-hashes mean equal prefixes.
+A full block whose content is known by a hash stays after its last user leaves, until it is the least recently used
+one when a free block is wanted (as vLLM's block pool does). Hash ``i`` of a request names its tokens ``0 .. (i + 1) *
+block_size``, so equal hashes mean equal prefixes.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class BlockPool:
                 self._idle[name] = None
 
     def resize(self, total: int) -> None:
-        """Lose or gain blocks. Idle prefixes go first; what is in use stays, and ``available`` may be below zero meanwhile."""
+        """Lose or gain blocks. Idle prefixes go first; what is in use stays; ``available`` may be negative."""
         self._free += total - self.total
         self.total = total
         while self._free < 0 and self._idle:

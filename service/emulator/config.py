@@ -1,4 +1,4 @@
-"""Holds the options of an emulated worker; the command lines are built from these fields, so they cannot drift apart."""
+"""Holds the options of an emulated worker; both command lines are built from these fields, so they cannot drift."""
 
 from __future__ import annotations
 

@@ -8,17 +8,13 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from email.utils import formatdate
-from http import HTTPStatus
-from typing import Protocol
+from typing import Protocol, cast
 
 import httptools
 
-from service.emulator.delivery import chunk
+from service.emulator.exchange import Exchange, Headers
 from service.emulator.inspection import Record
 
-Headers = list[tuple[bytes, bytes]]
-PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
-NO_BODY_STATUS = 200
 DATE_CACHE: dict[int, bytes] = {}
 
 
@@ -27,7 +23,9 @@ class Receiver(Protocol):
 
     wall_clock: Callable[[], float]
     keep_alive_s: float
-    refuses_reuse: bool
+
+    def refuses_reuse(self) -> bool:
+        """Whether an idle connection dies as its next request arrives."""
 
     def opened(self, connection: Connection) -> None:
         """A connection exists."""
@@ -37,125 +35,6 @@ class Receiver(Protocol):
 
     def receive(self, exchange: Exchange) -> None:
         """A whole request has arrived."""
-
-
-class Exchange:
-    """One request and its answer."""
-
-    __slots__ = ("_chunked", "body", "connection", "ended", "headers", "keep_alive", "method", "on_closed", "on_writable",
-                 "record", "single_bytes", "started", "target")  # fmt: skip
-
-    def __init__(self, connection: Connection, method: str, target: str, headers: Headers, body: bytes) -> None:
-        self.connection = connection
-        self.method = method
-        self.target = target
-        self.headers = headers
-        self.body = body
-        self.keep_alive = True
-        self._chunked = True
-        self.started = False
-        self.ended = False
-        self.single_bytes = False
-        self.record: Record | None = None
-        self.on_closed: Callable[[], None] | None = None
-        self.on_writable: Callable[[], None] | None = None
-
-    @property
-    def path(self) -> str:
-        return self.target.partition("?")[0]
-
-    def header(self, name: bytes) -> str | None:
-        for key, value in self.headers:
-            if key == name:
-                return value.decode("latin-1")
-        return None
-
-    @property
-    def writable(self) -> bool:
-        return not self.connection.paused
-
-    def respond(self, status: int, body: bytes, kind: bytes | None, extra: Headers | None = None) -> None:
-        """A whole answer."""
-        if self.ended:
-            return
-        headers: Headers = [(b"content-length", b"%d" % len(body))]
-        if kind is not None:
-            headers.append((b"content-type", kind))
-        head = self._head(status, headers + (extra or []))
-        self.connection.write(head if self.method == "HEAD" else head + body)
-        self._end("done")
-
-    def begin(self, extra: Headers | None = None) -> None:
-        """The head of a streamed answer."""
-        headers: Headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
-        self._chunked = self.connection.http_1_1
-        if self._chunked:
-            headers.append((b"transfer-encoding", b"chunked"))
-        else:
-            self.keep_alive = False
-        self.started = True
-        self.connection.write(self._head(200, headers + (extra or [])))
-
-    def send(self, data: bytes, last: bool = False) -> None:
-        """Part of a streamed answer."""
-        if self.ended:
-            return
-        if self._chunked:
-            data = chunk(data, self.single_bytes) if data else b""
-            if last:
-                data += b"0\r\n\r\n"
-        if self.record is not None:
-            self.record.chunks += 1
-        self.connection.write(data)
-        if last:
-            self._end("done")
-
-    def reset(self) -> None:
-        """Break the connection with RST."""
-        self._end("cut")
-        self.connection.reset()
-
-    def cut(self) -> None:
-        """Break the connection with FIN, in the middle of the answer."""
-        self._end("cut")
-        self.connection.close()
-
-    def raw(self, data: bytes) -> None:
-        """Bytes that are no HTTP, then the end."""
-        self.connection.write(data)
-        self._end("cut")
-        self.connection.close()
-
-    def abandon(self, state: str) -> None:
-        """The connection is gone."""
-        if self.ended:
-            return
-        self.ended = True
-        self._note(state)
-        if self.on_closed is not None:
-            self.on_closed()
-
-    def _head(self, status: int, headers: Headers) -> bytes:
-        lines = [b"HTTP/1.1 %d %b\r\n" % (status, PHRASES.get(status, b"")), self.connection.standing_headers()]
-        lines += [b"%b: %b\r\n" % header for header in headers]
-        if not self.keep_alive:
-            lines.append(b"connection: close\r\n")
-        lines.append(b"\r\n")
-        if self.record is not None:
-            self.record.status = status
-        return b"".join(lines)
-
-    def _end(self, state: str) -> None:
-        if self.ended:
-            return
-        self.ended = True
-        self._note(state)
-        self.connection.finished(self)
-
-    def _note(self, state: str) -> None:
-        if self.record is not None:
-            self.record.state = state
-            self.record.ended_at = self.connection.loop.time()
 
 
 class Connection(asyncio.Protocol):
@@ -181,8 +60,7 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods only
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if peer else ""
         self._receiver.opened(self)
@@ -200,7 +78,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._stop_idle_timer()
-        if self._served and self._current is None and self._receiver.refuses_reuse:
+        if self._served and self._current is None and self._receiver.refuses_reuse():
             self.reset()
             return
         try:

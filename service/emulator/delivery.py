@@ -1,4 +1,4 @@
-"""Decides the bytes that carry server-sent events: plain, or in one of the odd but lawful forms clients must survive."""
+"""Decides the bytes that carry server-sent events: plain, or in an odd but lawful form that clients must survive."""
 
 from __future__ import annotations
 

@@ -46,6 +46,8 @@ class FaultKind(StrEnum):
 
 WORKER_ONLY = frozenset({FaultKind.FREEZE_ENGINE, FaultKind.ACCEPT, FaultKind.LOSE_KV})
 PROBE_FAULTS = frozenset({FaultKind.FREEZE_HEALTH, FaultKind.DELAY_HEALTH, FaultKind.ENGINE_DEAD})
+CONNECTION_FAULTS = frozenset({FaultKind.CLOSE_AT_REUSE})
+REQUEST_FAULTS = frozenset(FaultKind) - WORKER_ONLY - CONNECTION_FAULTS - (PROBE_FAULTS - {FaultKind.ENGINE_DEAD})
 SSE_VARIANTS = frozenset(kind for kind in FaultKind if kind.startswith("sse-") or kind is FaultKind.ODD_FIELDS)
 
 
@@ -77,7 +79,7 @@ def build_fault(raw: Fields) -> Fault:
     """A fault from loosely typed fields; ``ValueError`` names what is wrong."""
     unknown = raw.keys() - {"kind", "after", "factor", "delay_s", "times", "path"}
     if unknown:
-        raise ValueError(f"unknown field {sorted(unknown)[0]!r}")
+        raise ValueError(f"unknown field {min(unknown)!r}")
     times = raw.get("times")
     return Fault(
         kind=FaultKind(str(raw.get("kind", ""))),
@@ -123,17 +125,13 @@ class FaultBoard:
             shown.append(fault.as_fields() | {"met": self._used.get(index, 0)})
         return {"faults": shown}
 
-    def choose(self, path: str, kinds: frozenset[FaultKind] | None = None) -> tuple[Fault, ...]:
-        """The faults this request meets; each counts as met. ``kinds`` narrows the choice."""
+    def choose(self, path: str, kinds: frozenset[FaultKind] = REQUEST_FAULTS) -> tuple[Fault, ...]:
+        """The faults of these kinds that a request to this path meets; each counts as met."""
         if not self._faults:
             return ()
         chosen = []
         for index, fault in enumerate(self._faults):
-            if fault.kind in WORKER_ONLY or not path.startswith(fault.path):
-                continue
-            if (fault.kind in PROBE_FAULTS and kinds is None and fault.kind is not FaultKind.ENGINE_DEAD) or (
-                kinds is not None and fault.kind not in kinds
-            ):
+            if fault.kind not in kinds or not path.startswith(fault.path):
                 continue
             used = self._used.get(index, 0)
             if fault.times is None or used < fault.times:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from service.emulator.answers import Answer, Dialect
-from service.emulator.connection import Exchange, Headers
 from service.emulator.delivery import shape
+from service.emulator.exchange import Exchange, Headers
 from service.emulator.faults import SSE_VARIANTS, Fault, FaultKind
 from service.emulator.steps import Finished
 from service.emulator.writing import Delta
 
 ERROR_EVENT = (
-    b'data: {"error": {"message": "Internal server error", "type": "InternalServerError", "param": null, "code": 500}}\n\n'
-    b"data: [DONE]\n\n"
+    b'data: {"error": {"message": "Internal server error", "type": "InternalServerError", '
+    b'"param": null, "code": 500}}\n\ndata: [DONE]\n\n'
 )
 FLOOD_BURST = 64
 FLOOD_WORDS = " flood" * 40
@@ -141,23 +141,22 @@ class Generation:
         writer = answer.writers[choice]
         delta = writer.write(tokens, self._with_ids)
         first = not self._opened
-        events = b""
+        parts: list[bytes] = []
         if first:
             self._opened = True
-            events = self._dialect.open(answer)
-        events += self._dialect.write(answer, choice, delta, finish)
+            parts += split_events(self._dialect.open(answer))
+        parts.append(self._dialect.write(answer, choice, delta, finish))
         last = False
         if finish is not None:
             answer.finish_reasons[choice] = finish
             self._left -= 1
             if self._left == 0:
                 last = self.over = True
-                events += self._dialect.close(answer)
+                parts += split_events(self._dialect.close(answer))
                 self._count()
         if self._variants:
-            events = shape(events, self._variants, first)
-        if events or last:
-            self.exchange.send(events, last)
+            parts = [shape(part, self._variants, first and not index) for index, part in enumerate(parts)]
+        self.exchange.send(parts, last)
         if self._faults and not last and self.exchange.record is not None:
             self._break(self.exchange.record.chunks)
 
@@ -185,7 +184,7 @@ class Generation:
             elif kind is FaultKind.CUT:
                 self.exchange.cut()
             else:
-                self.exchange.send(ERROR_EVENT, last=True)
+                self.exchange.send(split_events(ERROR_EVENT), last=True)
             return
 
     def _flood(self) -> None:
@@ -198,12 +197,17 @@ class Generation:
         for _ in range(FLOOD_BURST):
             if limit and self._flooded >= limit:
                 self.over = True
-                self.exchange.send(events + self._dialect.close(self.answer), last=True)
+                self.exchange.send([events + self._dialect.close(self.answer)], last=True)
                 return
             self._flooded += 1
             events += self._dialect.write(self.answer, 0, NOTHING._replace(tokens=1, content=FLOOD_WORDS), None)
-            self.exchange.send(events)
+            self.exchange.send([events])
             events = b""
             if not self.exchange.writable:
                 return
         self.exchange.connection.loop.call_soon(self._flood)
+
+
+def split_events(events: bytes) -> list[bytes]:
+    """Each event by itself."""
+    return [event + b"\n\n" for event in events.split(b"\n\n") if event]

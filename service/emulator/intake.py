@@ -79,7 +79,7 @@ def parse_json(data: bytes) -> Fields:
 
 def require(body: Fields, name: str) -> object:
     if name not in body:
-        raise build_invalid("missing", (name,), "Field required", "<dict of %d items>" % len(body))
+        raise build_invalid("missing", (name,), "Field required", f"<dict of {len(body)} items>")
     return body[name]
 
 
@@ -206,9 +206,9 @@ def read_prompts(raw: object) -> tuple[bytes, ...]:
     items = as_list(raw)
     if items and all(isinstance(item, int) for item in items):
         return (render_ids(items),)
-    prompts = []
-    for item in items:
-        prompts.append(item.encode("utf-8", "replace") if isinstance(item, str) else render_ids(as_list(item)))
+    prompts = [
+        item.encode("utf-8", "replace") if isinstance(item, str) else render_ids(as_list(item)) for item in items
+    ]
     if not prompts:
         raise Refusal(400, "Either prompt or prompt_embeds must be provided and non-empty.", param="prompt")
     return tuple(prompts)
@@ -221,7 +221,7 @@ def render_ids(ids: list[object]) -> bytes:
 
 def read_response(body: Fields) -> Job:
     source = require(body, "input")
-    items = [{"role": "user", "content": source}] if isinstance(source, str) else list(as_list(source))
+    items: list[object] = [{"role": "user", "content": source}] if isinstance(source, str) else list(as_list(source))
     instructions = as_text(body.get("instructions"))
     if instructions:
         items.insert(0, {"role": "system", "content": instructions})
@@ -246,7 +246,7 @@ def read_message(body: Fields, counting: bool = False) -> Job:
             "value_error", ("max_tokens",), "Value error, max_tokens must be positive", body["max_tokens"]
         )
     system = body.get("system")
-    items = [{"role": "system", "content": system}, *messages] if system else messages
+    items: list[object] = [{"role": "system", "content": system}, *messages] if system else messages
     prompt = render_chat(items, list(as_list(body.get("tools"))), open_last=False)
     thinking = as_text(as_fields(body.get("thinking")).get("type"))
     return _job(

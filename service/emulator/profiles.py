@@ -1,7 +1,8 @@
 """The constants of each emulated machine, with where every one of them comes from.
 
-Marks: *measured* = run on a real vLLM (worker.md section 1); *reference* = the estimates of worker.md section 7, which are
-guesses until measured; *guess* = ours, to be replaced by ``sluice speculation evaluate`` and a batch sweep on the real machine.
+Marks: *measured* = run on a real vLLM (worker.md section 1); *reference* = the estimates of worker.md section 7,
+which are guesses until measured; *guess* = ours, to be replaced by ``sluice speculation evaluate`` and a batch sweep
+on the real machine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides when the engine steps in real time.
 
-A step is due at its exact moment even where the event loop wakes a little late (libuv counts in milliseconds), so lateness does
-not add up and the emulated rate is the model's. A loop that is far behind gives the lost time up.
+A step is due at its exact moment even where the event loop wakes a little late (libuv counts in milliseconds), so
+lateness does not add up and the emulated rate is the model's. A loop that is far behind gives the lost time up.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ from service.emulator.steps import RefusalReason
 
 BUSY = {
     RefusalReason.QUEUED_REQUESTS: (
-        "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+        "The engine is currently busy and cannot accept new requests. "
+        "Please try again later or on a different instance."
     ),
     RefusalReason.QUEUED_TOKENS: (
         "The engine has reached its prefill token backlog limit. Please try again later or on a different instance."

@@ -9,10 +9,10 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
-from service.emulator.connection import Exchange, Headers
+from service.emulator.exchange import Exchange, Headers
 from service.emulator.faults import FAULT_HEADER, PROBE_FAULTS, Fault, FaultKind, parse_faults
 from service.emulator.fields import Fields, as_fields, as_int, as_list, as_text
-from service.emulator.intake import READERS, Api, Job, parse_json, read_message, require
+from service.emulator.intake import READERS, Api, parse_json, read_message, require
 from service.emulator.refusals import UNSUPPORTED_MEDIA, Refusal, build_http, build_unknown_model
 from service.emulator.template import count_tokens, decode, encode, render_chat
 from service.emulator.worker import EmulatedWorker
@@ -92,9 +92,9 @@ class Router:
             job = replace(job, priority=int(header))
         if api is Api.RESPONSES and as_fields(job.body).get("background"):
             message = (
-                "This vLLM engine does not support `store=True` and therefore does not support the background mode. To "
-                "enable these features, set the environment variable `VLLM_ENABLE_RESPONSES_API_STORE=1` when launching "
-                "the vLLM server."
+                "This vLLM engine does not support `store=True` and therefore does not support the background mode. "
+                "To enable these features, set the environment variable `VLLM_ENABLE_RESPONSES_API_STORE=1` when "
+                "launching the vLLM server."
             )
             raise Refusal(400, message, "invalid_request_error", "background")
         self._worker.generate(exchange, job, faults, self._headers(exchange))

@@ -12,7 +12,7 @@ from service.emulator.template import TOKEN_BYTES
 from service.emulator.writing import WORDS, Script, ToolCall, build_key, build_words
 
 TOOL_MARKER = "[[call"
-"""``[[call]]`` or ``[[call:NAME]]`` in the last message makes the emulated model use a tool under ``tool_choice: auto``."""
+"""``[[call]]`` or ``[[call:NAME]]`` in the last message makes the model use a tool under ``tool_choice: auto``."""
 
 
 def draw_length(key: int, output: OutputModel) -> int:
@@ -55,9 +55,7 @@ def build_script(job: Job, choice: int, output: OutputModel, room_tokens: int, o
     limit = room_tokens if job.max_tokens is None else min(job.max_tokens, room_tokens)
     limit = max(1, limit)
     drawn = max(1, draw_length(key, output) - job.continued_tokens)
-    if job.ignore_eos:
-        drawn = limit
-    elif job.max_tokens is not None and obey_max_tokens:
+    if job.ignore_eos or (job.max_tokens is not None and obey_max_tokens):
         drawn = limit
     total = max(min(drawn, limit), min(job.min_tokens, limit))
     reasoning = 0 if job.continued_tokens or not job.wants_reasoning else round(total * output.reasoning_ratio)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from service.emulator.blocks import BlockPool
-from service.emulator.steps import EngineRequest
+from service.emulator.steps import EngineRequest, Finished
 
 
 class Sequence:
     """A request as the engine sees it.
 
-    While its prompt is computed, ``computed`` counts its tokens in the cache. While it decodes, ``slack`` does: it is what its
-    blocks can still hold beyond the next step's lookahead, so that the hot loop touches one number less.
+    While its prompt is computed, ``computed`` counts its tokens in the cache. While it decodes, ``slack`` does: it is
+    what its blocks can still hold beyond the next step's lookahead, so that the hot loop touches one number less.
     """
 
     __slots__ = (
@@ -93,3 +93,17 @@ class Sequence:
         self.named = []
         self.published = 0
         self.decoding = False
+
+    def describe(self, now: float) -> Finished:
+        """The life of this request, ended now."""
+        return Finished(
+            request_id=self.request_id,
+            prompt_tokens=self.request.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            output_tokens=self.goal,
+            preemptions=self.preemptions,
+            arrived_at=self.arrived_at,
+            scheduled_at=now if self.scheduled_at is None else self.scheduled_at,
+            first_token_at=now if self.first_token_at is None else self.first_token_at,
+            last_token_at=now,
+        )

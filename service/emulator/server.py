@@ -9,7 +9,8 @@ import sys
 from itertools import count
 
 from service.emulator.config import EmulatorConfig
-from service.emulator.connection import Connection, Exchange
+from service.emulator.connection import Connection
+from service.emulator.exchange import Exchange
 from service.emulator.inspection import Record
 from service.emulator.routes import Router
 from service.emulator.worker import EmulatedWorker

@@ -35,7 +35,7 @@ def build_table(drafts: int, mean: float) -> tuple[int, ...]:
 
 
 class Drafting:
-    """Looks up drafts per request and the draw table by batch size; ``scale`` shifts the mean (an acceptance collapse)."""
+    """Looks up drafts per request and the draw table by batch size; ``scale`` shifts the mean (a collapse)."""
 
     __slots__ = ("_by_batch", "_scale", "_speculation", "_tables")
 

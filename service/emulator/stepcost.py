@@ -23,7 +23,7 @@ class StepClock:
     def compute_duration(
         self, verified_tokens: int, kv_tokens: int, prefill_tokens: int, context_products: float, factor: float
     ) -> float:
-        """Seconds for a step. ``verified_tokens`` = d * (1 + K); ``context_products`` = sum of p * ctx over long prompts."""
+        """Seconds for a step. ``verified_tokens`` = d * (1 + K); ``context_products`` = sum of p * ctx."""
         cost = self._cost
         seconds = (
             cost.base_s

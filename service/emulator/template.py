@@ -1,8 +1,8 @@
 """Decides what the emulated tokenizer and chat template make of a request: a token is four bytes of UTF-8.
 
-That is close to what real tokenizers reach on English text and code, costs nothing, and is exactly reversible. Prompts with a
-common beginning have common first blocks, so prefix reuse behaves as in a real worker. A tail of fewer than four bytes is a token
-that carries its length.
+That is close to what real tokenizers reach on English text and code, costs nothing, and is exactly reversible.
+Prompts with a common beginning have common first blocks, so prefix reuse behaves as in a real worker. A tail of fewer
+than four bytes is a token that carries its length.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def hash_blocks(data: bytes, block_size: int, salt: str) -> tuple[int, ...]:
 
 
 def flatten(content: object) -> str:
-    """The text of a message's content, which may be a string or a list of parts; media become filler named by their source."""
+    """The text of a content, a string or a list of parts; media become filler named by their source."""
     if isinstance(content, str):
         return content
     parts: list[str] = []

@@ -12,10 +12,11 @@ from service.emulator.answers import Answer, Dialect
 from service.emulator.chat import ChatDialect
 from service.emulator.completions import CompletionDialect
 from service.emulator.config import EmulatorConfig
-from service.emulator.connection import Connection, Exchange, Headers
+from service.emulator.connection import Connection
 from service.emulator.engine import Engine
+from service.emulator.exchange import Exchange, Headers
 from service.emulator.exposition import Exposition
-from service.emulator.faults import Fault, FaultBoard, FaultKind, parse_faults
+from service.emulator.faults import CONNECTION_FAULTS, Fault, FaultBoard, FaultKind, parse_faults
 from service.emulator.generation import Generation
 from service.emulator.inspection import RequestLog
 from service.emulator.intake import Api, Job
@@ -72,9 +73,8 @@ class EmulatedWorker:
     def closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
 
-    @property
     def refuses_reuse(self) -> bool:
-        return bool(self.faults.choose("/", frozenset({FaultKind.CLOSE_AT_REUSE})))
+        return bool(self.faults.choose("/", CONNECTION_FAULTS))
 
     def build_identity(self, wanted: str | None) -> str:
         """A request id: the client's, or sixteen hexadecimal digits as vLLM's ``random_uuid``."""
@@ -98,8 +98,7 @@ class EmulatedWorker:
         if reason is not None:
             self.exposition.tally.rejections[str(reason)] += 1
             raise build_busy(reason)
-        wanted = exchange.header(b"x-request-id") or job.request_id or None
-        answer_id = ID_PREFIXES[job.api] + self.build_identity(wanted)
+        answer_id = self._name(exchange, job)
         generation = self._build(exchange, job, answer_id, tokens, faults, headers)
         if exchange.record is not None:
             exchange.record.answer_id = answer_id
@@ -108,6 +107,12 @@ class EmulatedWorker:
             generation.finish_empty("abort")
             return
         self._submit(generation, job, tokens)
+
+    def _name(self, exchange: Exchange, job: Job) -> str:
+        """The answer's id. The Responses API takes one only from the body, and as it is."""
+        if job.api is Api.RESPONSES:
+            return job.request_id or ID_PREFIXES[job.api] + self.build_identity(None)
+        return ID_PREFIXES[job.api] + self.build_identity(exchange.header(b"x-request-id") or job.request_id or None)
 
     def _build(
         self,

@@ -1,7 +1,8 @@
 """Decides what an emulated model says: deterministic words of four bytes, one token each.
 
-The same prompt and ``seed`` give the same text on every worker, however it is cut into steps. Reasoning and content come from two
-separate sequences, so an answer continued on another worker goes on exactly where the first one stopped.
+The same prompt and ``seed`` give the same text on every worker, however it is cut into steps. Reasoning and content
+come from two separate sequences, so an answer continued on another worker goes on exactly where the first one
+stopped.
 """
 
 from __future__ import annotations
