@@ -146,6 +146,11 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def shut(self) -> None:
+        """End for good: at once in the middle of an answer, politely otherwise."""
+        if self._transport is not None:
+            (self._transport.close if self._current is None else self._transport.abort)()
+
     def reset(self) -> None:
         if self._transport is None:
             return

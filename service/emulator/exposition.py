@@ -102,8 +102,8 @@ class Exposition:
         yield self._counter("prompt_tokens_cached", text, stats.cached_tokens)
         text = (
             "Prefix-cache hit tokens by the cache tier that supplied them: device (local HBM), "
-            "host (offloaded to DRAM), disk, p2p (transferred from another vLLM instance) or external_unspecified. Counted at admission; sums to "
-            "vllm:prefix_cache_hits + vllm:external_prefix_cache_hits."
+            "host (offloaded to DRAM), disk, p2p (transferred from another vLLM instance) or external_unspecified. "
+            "Counted at admission; sums to vllm:prefix_cache_hits + vllm:external_prefix_cache_hits."
         )
         tiers = dict.fromkeys(CACHE_SOURCES, 0.0) | {"device": float(stats.prefix_hits)}
         yield self._counter("prompt_tokens_cached_by_source", text, source=tiers)

@@ -63,7 +63,7 @@ def parse_json(data: bytes) -> Fields:
     """The body as an object."""
     try:
         value: object = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         try:
             value = json.loads(data)
         except UnicodeDecodeError as error:

@@ -233,4 +233,4 @@ class EmulatedWorker:
                 await asyncio.wait_for(self.drained.wait(), self.config.shutdown_timeout)
         self._pump.stop()
         for connection in tuple(self.connections):
-            connection.close()
+            connection.shut()
