@@ -30,6 +30,8 @@ class Timing:
     scheduled_at: float = 0.0
     first_token_at: float = 0.0
     last_token_at: float = 0.0
+    draft_tokens: int = 0
+    accept_histogram: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -91,8 +93,11 @@ class Answer:
 
     def metrics(self) -> Fields | None:
         """``metrics`` of ``--enable-per-request-metrics``; absent when choices share a request, as in vLLM."""
-        if not self.options.request_metrics or len(self.writers) != 1:
+        if len(self.writers) != 1:
             return None
+        drafts = self._draft_figures()
+        if not self.options.request_metrics:
+            return None if drafts is None else {"speculative_decoding": drafts}
         tokens, timing = self.completion_tokens, self.timing
         decoding_s = timing.last_token_at - timing.first_token_at
         inference_s = timing.last_token_at - timing.scheduled_at
@@ -102,7 +107,25 @@ class Answer:
             "queue_time_ms": (timing.scheduled_at - timing.arrived_at) * 1e3,
             "mean_itl_ms": decoding_s / (tokens - 1) * 1e3 if tokens > 1 else None,
             "tokens_per_second": tokens / inference_s if inference_s > 0 else None,
-            "speculative_decoding": None,
+            "speculative_decoding": drafts,
+        }
+
+    def _draft_figures(self) -> Fields | None:
+        """What ``--per-request-spec-decode-metrics summary`` adds."""
+        histogram = self.timing.accept_histogram
+        if not histogram:
+            return None
+        steps = sum(histogram)
+        accepted = sum(drafts * times for drafts, times in enumerate(histogram))
+        proposed = self.timing.draft_tokens
+        return {
+            "mean_acceptance_length": 1.0 + accepted / steps if steps else 1.0,
+            "draft_acceptance_rate": accepted / proposed if proposed else 0.0,
+            "acceptance_histogram": list(histogram),
+            "num_spec_steps": steps,
+            "num_accepted_draft_tokens": accepted,
+            "num_draft_tokens": proposed,
+            "num_spec_tokens": len(histogram) - 1,
         }
 
 

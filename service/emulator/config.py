@@ -16,6 +16,7 @@ DEFAULT_MODEL = "MiniMax-M3.1-Flash"
 ENGINE_VERSIONS = ("0.32", "0.33")
 ORDERS = ("fcfs", "priority")
 OUTPUTS = ("max", "lognormal")
+DRAFT_METRICS = ("none", "summary")
 
 
 class ConfigFault(ValueError):  # noqa: N818  (a fault of the configuration)
@@ -50,10 +51,12 @@ class EmulatorConfig:
     )  # type: ignore[assignment]
     output: str = option("Length of answers: max = max_tokens where given; lognormal = may end before.", "max")  # type: ignore[assignment]
     enable_per_request_metrics: bool = option("Add vLLM's metrics object to answers.", False)  # type: ignore[assignment]
+    per_request_spec_decode_metrics: str = option("Draft figures in the metrics object: none or summary.", "none")  # type: ignore[assignment]
     enable_prompt_tokens_details: bool = option("Add cached_tokens to usage.", False)  # type: ignore[assignment]
     enable_force_include_usage: bool = option("Send usage in every chunk, asked or not.", False)  # type: ignore[assignment]
     enable_request_id_headers: bool = option("Answer with an X-Request-Id header.", False)  # type: ignore[assignment]
     enable_server_load_tracking: bool = option("Count requests for /load.", False)  # type: ignore[assignment]
+    startup_delay: float = option("Seconds before the port is opened, as while weights load.", 0.0)  # type: ignore[assignment]
     fault: str = option("Faults from the start: KIND[;after=N][;factor=X][;delay_s=S][;times=N],...", "")  # type: ignore[assignment]
     request_log: int = option("Requests kept for GET /emulator/requests; 0 = none.", 256)  # type: ignore[assignment]
 
@@ -62,7 +65,14 @@ class EmulatorConfig:
         faults: list[str] = []
         if self.profile not in PROFILES:
             faults.append(f"profile: {self.profile!r} is none of {', '.join(PROFILES)}")
-        for name, allowed in (("engine_version", ENGINE_VERSIONS), ("scheduling_policy", ORDERS), ("output", OUTPUTS)):
+        elif self.per_request_spec_decode_metrics != "none" and not self.engine_profile().speculation.enabled:
+            faults.append(f"per_request_spec_decode_metrics: profile {self.profile!r} does not speculate")
+        for name, allowed in (
+            ("engine_version", ENGINE_VERSIONS),
+            ("scheduling_policy", ORDERS),
+            ("output", OUTPUTS),
+            ("per_request_spec_decode_metrics", DRAFT_METRICS),
+        ):
             if getattr(self, name) not in allowed:
                 faults.append(f"{name}: {getattr(self, name)!r} is none of {', '.join(allowed)}")
         if not 0 <= self.port <= 65535:
@@ -89,6 +99,7 @@ class EmulatorConfig:
             kv_blocks=self.kv_blocks or None,
             max_num_queued_reqs=self.max_num_queued_reqs or None,
             max_num_queued_tokens=self.max_num_queued_tokens or None,
+            trace_accepts=self.per_request_spec_decode_metrics == "summary",
         )
 
     def answer_options(self) -> AnswerOptions:

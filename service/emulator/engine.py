@@ -52,6 +52,7 @@ class Engine:
         self._steps = self._prompt_tokens = self._cached_tokens = self._generated = 0
         self._drafts = self._draft_tokens = 0
         self._accepts = [0] * (profile.speculation.max_drafts + 2)
+        self._trace = config.trace_accepts
 
     # ------------------------------------------------------------------ input
 
@@ -69,7 +70,10 @@ class Engine:
         """Queue a request. A second one with a living id is ignored."""
         if request.request_id in self._scheduler.live:
             return
-        self._scheduler.enqueue(Sequence(request, now, next(self._serials)))
+        sequence = Sequence(request, now, next(self._serials))
+        if self._trace:
+            sequence.accepts = [0] * (len(self._accepts) - 1)
+        self._scheduler.enqueue(sequence)
         if self._in_step is None:
             self._wake_at = now
 
@@ -150,7 +154,7 @@ class Engine:
         """Hot: once per decoding request and step."""
         done: list[Sequence] = []
         hungry, add = self._scheduler.hungry, result.tokens.append
-        draw, table, accepts = self._draw, self._table, self._accepts
+        draw, table, accepts, trace = self._draw, self._table, self._accepts, self._trace
         total = 0
         batch = 0
         for sequence in decodes:
@@ -161,6 +165,9 @@ class Engine:
             if table:
                 gain = table[int(draw() * TABLE_SIZE)]
                 accepts[gain] += 1
+                if trace:
+                    sequence.accepts[gain - 1] += 1
+                    sequence.draft_tokens += self._drafts_per_request
             left = sequence.left - gain
             if left <= 0:
                 gain += left

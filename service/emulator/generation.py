@@ -65,7 +65,7 @@ class Generation:
 
     def observe(self, choice: int, tokens: int, done: Finished | None) -> None:
         """Tokens of one choice, and its end. ``done`` also brings the moments for the metrics."""
-        if self.over:
+        if self.over or FaultKind.FLOOD in self._faults:
             return
         self._pending[choice] += tokens
         if done is not None:
@@ -106,6 +106,7 @@ class Generation:
         timing = self.answer.timing
         timing.arrived_at, timing.scheduled_at = done.arrived_at, done.scheduled_at
         timing.first_token_at, timing.last_token_at = done.first_token_at, done.last_token_at
+        timing.draft_tokens, timing.accept_histogram = done.draft_tokens, done.accept_histogram
         self.answer.cached_tokens = max(self.answer.cached_tokens, done.cached_tokens)
 
     def _respond(self) -> None:

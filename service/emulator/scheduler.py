@@ -59,8 +59,7 @@ class Scheduler:
             return
         doomed, self._doomed = self._doomed, []
         for sequence in doomed:
-            if self.live.pop(sequence.request_id, None) is None:
-                continue
+            del self.live[sequence.request_id]
             if sequence.running:
                 self._release(sequence)
             else:

@@ -14,6 +14,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "accepts",
         "admission",
         "arrived_at",
         "blocks",
@@ -21,6 +22,7 @@ class Sequence:
         "computed",
         "dead",
         "decoding",
+        "draft_tokens",
         "first_token_at",
         "goal",
         "left",
@@ -52,6 +54,8 @@ class Sequence:
         self.cached_tokens = 0
         self.preemptions = 0
         self.admission = 0
+        self.accepts: list[int] = []
+        self.draft_tokens = 0
         self.dead = False
         self.running = False
         self.decoding = False
@@ -106,4 +110,6 @@ class Sequence:
             scheduled_at=now if self.scheduled_at is None else self.scheduled_at,
             first_token_at=now if self.first_token_at is None else self.first_token_at,
             last_token_at=now,
+            draft_tokens=self.draft_tokens,
+            accept_histogram=tuple(self.accepts),
         )

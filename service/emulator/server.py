@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 import sys
@@ -89,6 +90,10 @@ async def serve(config: EmulatorConfig) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
+    if config.startup_delay > 0:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asked.wait(), config.startup_delay)
+            return
     running = await start_worker(config)
     sys.stdout.write(f"emulated worker ready: {running.url} model={config.model} profile={config.profile}\n")
     sys.stdout.flush()

@@ -36,6 +36,8 @@ class EngineConfig:
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
     prefix_caching: bool = True
+    trace_accepts: bool = False
+    """Keep a histogram of accepted drafts per request (costs a little per token)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,9 @@ class Finished:
     scheduled_at: float
     first_token_at: float
     last_token_at: float
+    draft_tokens: int = 0
+    accept_histogram: tuple[int, ...] = ()
+    """Steps by accepted drafts; only with ``trace_accepts``."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """The contract of a vLLM worker, checked over HTTP against any base URL: the emulator or a real vLLM.
 
 Each check takes a ``Subject`` and raises ``AssertionError``. Families, kinds and labels are those of vLLM 0.32.0
-(``v1/metrics/loggers.py``); what depends on options (speculation, KV connectors) is checked only where the subject says so.
+(``v1/metrics/loggers.py``); what depends on options (speculation) is checked only where the subject says so.
 """
 
 import json
@@ -212,7 +212,9 @@ def check_chat_stream(subject):
     for chunk in body:
         delta = chunk["choices"][0]["delta"]
         assert delta.keys() <= {"content", "reasoning", "tool_calls"}, delta
-    assert any(chunk["choices"][0]["delta"].get("content") or chunk["choices"][0]["delta"].get("reasoning") for chunk in body)
+    assert any(
+        chunk["choices"][0]["delta"].get("content") or chunk["choices"][0]["delta"].get("reasoning") for chunk in body
+    )
 
 
 def check_stream_without_usage(subject):
