@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import get_type_hints
+from typing import TypeVar, get_type_hints
 
 from service.emulator.answers import AnswerOptions
 from service.emulator.faults import parse_faults
@@ -23,7 +23,11 @@ class ConfigFault(ValueError):  # noqa: N818  (a fault of the configuration)
     """The options cannot be served; the message says which."""
 
 
-def option(text: str, default: object) -> object:
+T = TypeVar("T")
+
+
+def option(text: str, default: T) -> T:
+    """A field with its help text."""
     return field(default=default, metadata={"help": text})
 
 
@@ -31,34 +35,34 @@ def option(text: str, default: object) -> object:
 class EmulatorConfig:
     """Every option of one emulated worker, named as on the command line; vLLM's own names where vLLM has the option."""
 
-    host: str = option("Address to listen on.", "127.0.0.1")  # type: ignore[assignment]
-    port: int = option("Port to listen on; 0 takes a free one.", 9001)  # type: ignore[assignment]
-    profile: str = option(f"Machine to emulate: {', '.join(PROFILES)}.", "m3.1-flash")  # type: ignore[assignment]
-    model: str = option("Name the model is served under.", DEFAULT_MODEL)  # type: ignore[assignment]
-    seed: int = option("Seed of the engine's chance (step noise, accepted drafts).", 0)  # type: ignore[assignment]
-    engine_version: str = option("vLLM version to imitate while draining: 0.32 or 0.33.", "0.32")  # type: ignore[assignment]
-    api_key: str = option("Bearer token that guards /v1; empty = open.", "")  # type: ignore[assignment]
-    scheduling_policy: str = option("Order of the waiting list: fcfs or priority.", "fcfs")  # type: ignore[assignment]
-    max_num_seqs: int = option("Requests running at once; 0 = the profile's.", 0)  # type: ignore[assignment]
-    max_num_batched_tokens: int = option("Token budget of a step; 0 = the profile's.", 0)  # type: ignore[assignment]
-    max_model_len: int = option("Context length; 0 = the profile's.", 0)  # type: ignore[assignment]
-    kv_blocks: int = option("KV cache size in blocks; 0 = the profile's.", 0)  # type: ignore[assignment]
-    max_num_queued_reqs: int = option("Valve: refuse above this many unfinished requests; 0 = off.", 0)  # type: ignore[assignment]
-    max_num_queued_tokens: int = option("Valve: refuse once this many prompt tokens wait; 0 = off.", 0)  # type: ignore[assignment]
-    shutdown_timeout: float = option("Seconds in-flight requests may finish after SIGTERM; 0 cuts.", 0.0)  # type: ignore[assignment]
+    host: str = option("Address to listen on.", "127.0.0.1")
+    port: int = option("Port to listen on; 0 takes a free one.", 9001)
+    profile: str = option(f"Machine to emulate: {', '.join(PROFILES)}.", "m3.1-flash")
+    model: str = option("Name the model is served under.", DEFAULT_MODEL)
+    seed: int = option("Seed of the engine's chance (step noise, accepted drafts).", 0)
+    engine_version: str = option("vLLM version to imitate while draining: 0.32 or 0.33.", "0.32")
+    api_key: str = option("Bearer token that guards /v1; empty = open.", "")
+    scheduling_policy: str = option("Order of the waiting list: fcfs or priority.", "fcfs")
+    max_num_seqs: int = option("Requests running at once; 0 = the profile's.", 0)
+    max_num_batched_tokens: int = option("Token budget of a step; 0 = the profile's.", 0)
+    max_model_len: int = option("Context length; 0 = the profile's.", 0)
+    kv_blocks: int = option("KV cache size in blocks; 0 = the profile's.", 0)
+    max_num_queued_reqs: int = option("Valve: refuse above this many unfinished requests; 0 = off.", 0)
+    max_num_queued_tokens: int = option("Valve: refuse once this many prompt tokens wait; 0 = off.", 0)
+    shutdown_timeout: float = option("Seconds in-flight requests may finish after SIGTERM; 0 cuts.", 0.0)
     timeout_keep_alive: float = option(
         "Seconds an idle connection lives; negative = VLLM_HTTP_TIMEOUT_KEEP_ALIVE, else 5.", -1.0
-    )  # type: ignore[assignment]
-    output: str = option("Length of answers: max = max_tokens where given; lognormal = may end before.", "max")  # type: ignore[assignment]
-    enable_per_request_metrics: bool = option("Add vLLM's metrics object to answers.", False)  # type: ignore[assignment]
-    per_request_spec_decode_metrics: str = option("Draft figures in the metrics object: none or summary.", "none")  # type: ignore[assignment]
-    enable_prompt_tokens_details: bool = option("Add cached_tokens to usage.", False)  # type: ignore[assignment]
-    enable_force_include_usage: bool = option("Send usage in every chunk, asked or not.", False)  # type: ignore[assignment]
-    enable_request_id_headers: bool = option("Answer with an X-Request-Id header.", False)  # type: ignore[assignment]
-    enable_server_load_tracking: bool = option("Count requests for /load.", False)  # type: ignore[assignment]
-    startup_delay: float = option("Seconds before the port is opened, as while weights load.", 0.0)  # type: ignore[assignment]
-    fault: str = option("Faults from the start: KIND[;after=N][;factor=X][;delay_s=S][;times=N],...", "")  # type: ignore[assignment]
-    request_log: int = option("Requests kept for GET /emulator/requests; 0 = none.", 256)  # type: ignore[assignment]
+    )
+    output: str = option("Length of answers: max = max_tokens where given; lognormal = may end before.", "max")
+    enable_per_request_metrics: bool = option("Add vLLM's metrics object to answers.", False)
+    per_request_spec_decode_metrics: str = option("Draft figures in the metrics object: none or summary.", "none")
+    enable_prompt_tokens_details: bool = option("Add cached_tokens to usage.", False)
+    enable_force_include_usage: bool = option("Send usage in every chunk, asked or not.", False)
+    enable_request_id_headers: bool = option("Answer with an X-Request-Id header.", False)
+    enable_server_load_tracking: bool = option("Count requests for /load.", False)
+    startup_delay: float = option("Seconds before the port is opened, as while weights load.", 0.0)
+    fault: str = option("Faults from the start: KIND[;after=N][;factor=X][;delay_s=S][;times=N],...", "")
+    request_log: int = option("Requests kept for GET /emulator/requests; 0 = none.", 256)
 
     def check(self) -> None:
         """All faults of the options at once."""

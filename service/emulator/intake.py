@@ -12,6 +12,9 @@ from service.emulator.fields import Fields, as_fields, as_int, as_list, as_text
 from service.emulator.refusals import Refusal, build_bad_json, build_invalid
 from service.emulator.template import count_tokens, flatten, render_chat
 
+MAX_CHOICES = 16_384
+"""vLLM's ``VLLM_MAX_N_SEQUENCES``."""
+
 
 class Api(StrEnum):
     """The generating interfaces."""
@@ -72,9 +75,18 @@ def parse_json(data: bytes) -> Fields:
             raise build_bad_json(error.msg, error.pos) from error
         except RecursionError as error:
             raise Refusal(400, "There was an error parsing the body", "Bad Request") from error
+        refuse_surrogates(value)
     if not isinstance(value, dict):
         raise build_invalid("model_attributes_type", (), "Input should be a valid dictionary", None)
     return value
+
+
+def refuse_surrogates(value: object) -> None:
+    """Half a surrogate pair is a string to Python's parser but not to pydantic."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise build_invalid("string_unicode", (), "Input should be a valid string") from error
 
 
 def require(body: Fields, name: str) -> object:
@@ -94,6 +106,13 @@ def read_int(body: Fields, name: str, at_least: int | None = None) -> int | None
     if at_least is not None and value < at_least:
         raise Refusal(400, f"{name} must be at least {at_least}, got {value}.", param=name)
     return value
+
+
+def read_choices(body: Fields) -> int:
+    choices = read_int(body, "n", 1) or 1
+    if choices > MAX_CHOICES:
+        raise Refusal(400, f"n must be at most {MAX_CHOICES}, got {choices}.", param="n")
+    return choices
 
 
 def read_stop(raw: object) -> tuple[str, ...]:
@@ -127,7 +146,7 @@ def read_sampling(body: Fields) -> Fields:
     return {
         "model": as_text(body.get("model")),
         "stream": bool(body.get("stream")),
-        "choices": read_int(body, "n", 1) or 1,
+        "choices": read_choices(body),
         "min_tokens": read_int(body, "min_tokens", 0) or 0,
         "ignore_eos": bool(body.get("ignore_eos")),
         "seed": read_int(body, "seed") or 0,

@@ -88,7 +88,7 @@ class Router:
         job = READERS[api](self._read(exchange))
         self._check_model(job.model)
         header = exchange.header(b"x-vllm-priority")
-        if header is not None and header.lstrip("-").isdigit():
+        if header is not None and header.removeprefix("-").isdecimal():
             job = replace(job, priority=int(header))
         if api is Api.RESPONSES and as_fields(job.body).get("background"):
             message = (
@@ -226,7 +226,9 @@ class Router:
 
     def _show_requests(self, exchange: Exchange) -> None:
         query = parse_qs(exchange.target.partition("?")[2])
-        exchange.respond(200, encode_json(self._worker.log.show(int(query.get("since", ["-1"])[0]))), JSON)
+        since = query.get("since", [""])[0]
+        shown = self._worker.log.show(int(since) if since.isdecimal() else -1)
+        exchange.respond(200, encode_json(shown), JSON)
 
     # ------------------------------------------------------------------ shared
 

@@ -89,6 +89,8 @@ class EmulatedWorker:
             message = "EngineCore encountered an issue. See stack trace (above) for the root cause."
             raise Refusal(500, message, "InternalServerError")
         tokens = [count_tokens(prompt) for prompt in job.prompts]
+        if not min(tokens):
+            raise Refusal(400, "The decoder prompt cannot be empty")
         limit = self.config.context_tokens()
         if max(tokens) >= limit:
             raise build_too_long(limit, max(tokens))
@@ -151,7 +153,7 @@ class EmulatedWorker:
             self._pump.submit(
                 EngineRequest(
                     request_id=name,
-                    prompt_tokens=max(1, tokens[prompt]),
+                    prompt_tokens=tokens[prompt],
                     output_tokens=writer.script.total_tokens,
                     priority=job.priority,
                     block_hashes=hashes[prompt],
