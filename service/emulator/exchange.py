@@ -44,7 +44,7 @@ class Carrier(Protocol):
 class Exchange:
     """One request and its answer."""
 
-    __slots__ = ("_chunked", "body", "connection", "ended", "headers", "keep_alive", "method", "on_closed",
+    __slots__ = ("_chunked", "body", "connection", "ended", "headers", "keep_alive", "method", "on_ended",
                  "on_writable", "record", "single_bytes", "started", "target")  # fmt: skip
 
     def __init__(self, connection: Carrier, method: str, target: str, headers: Headers, body: bytes) -> None:
@@ -59,7 +59,7 @@ class Exchange:
         self.ended = False
         self.single_bytes = False
         self.record: Record | None = None
-        self.on_closed: Callable[[], None] | None = None
+        self.on_ended: Callable[[], None] | None = None
         self.on_writable: Callable[[], None] | None = None
 
     @property
@@ -136,8 +136,6 @@ class Exchange:
             return
         self.ended = True
         self._note(state)
-        if self.on_closed is not None:
-            self.on_closed()
 
     def _head(self, status: int, headers: Headers) -> bytes:
         lines = [b"HTTP/1.1 %d %b\r\n" % (status, PHRASES.get(status, b"")), self.connection.standing_headers()]
@@ -160,3 +158,5 @@ class Exchange:
         if self.record is not None:
             self.record.state = state
             self.record.ended_at = self.connection.loop.time()
+        if self.on_ended is not None:
+            self.on_ended()

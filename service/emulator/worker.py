@@ -143,7 +143,7 @@ class EmulatedWorker:
     def _submit(self, generation: Generation, job: Job, tokens: list[int]) -> None:
         names: list[str] = []
         self.generations.add(generation)
-        generation.exchange.on_closed = lambda: self._abandon(generation, names)
+        generation.exchange.on_ended = lambda: self._settle(generation, names)
         hashes = [hash_blocks(prompt, self.profile.block_size, job.cache_salt) for prompt in job.prompts]
         for choice, writer in enumerate(generation.answer.writers):
             prompt = choice // job.choices
@@ -162,17 +162,13 @@ class EmulatedWorker:
         if generation.slow_factor != 1.0:
             self.apply_faults()
         generation.begin()
-        if generation.over:  # a fault struck before the first token
-            self._abandon(generation, names)
 
-    def _abandon(self, generation: Generation, names: list[str]) -> None:
+    def _settle(self, generation: Generation, names: list[str]) -> None:
+        """The exchange has ended, however: nothing of the request stays in the engine."""
         generation.over = True
         for name in names:
             if self._places.pop(name, None) is not None:
                 self._pump.abort(name)
-        self._forget(generation)
-
-    def _forget(self, generation: Generation) -> None:
         self.generations.discard(generation)
         if generation.slow_factor != 1.0:
             self.apply_faults()
@@ -203,21 +199,10 @@ class EmulatedWorker:
                     done, script.finish_reason, generation.answer.job.max_tokens or done.output_tokens
                 )
             generation.observe(choice, tokens, done)
-            if generation.over:
-                self._end(generation)
         for name in result.aborted:
             place = places.pop(name, None)
             if place is not None:  # the engine gave it up: it can never fit
                 place[0].finish_empty("abort")
-                self._end(place[0])
-
-    def _end(self, generation: Generation) -> None:
-        """Over: answered, or broken by a fault. A stalled one stays until its client leaves."""
-        if generation.exchange.ended:
-            for name in [name for name, place in self._places.items() if place[0] is generation]:
-                del self._places[name]
-                self._pump.abort(name)
-            self._forget(generation)
 
     # ------------------------------------------------------------------ faults and the end
 

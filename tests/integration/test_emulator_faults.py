@@ -147,10 +147,11 @@ async def test_flood_stops_while_the_reader_does(running, client):
     assert running.worker.log.show()["requests"][0]["chunks"] > log[0]["chunks"]
 
 
-async def test_a_bounded_flood_ends(client):
+async def test_a_bounded_flood_ends(running, client):
     ask(client, "flood;after=200", stream=True)
     answer = await client.answer()
     assert len(answer.chunks) == 201
+    assert not running.worker.generations
     assert answer.body.endswith(b"[DONE]\n\n")
 
 

@@ -239,6 +239,7 @@ async def test_a_slow_reader_gets_merged_deltas():
         chunks = []
         while data := await client.chunk():
             chunks.append(data)
+        await until(lambda: not running.worker.generations)
     text = b"".join(chunks).decode().split("\n\n")
     assert len(text) < 20
     said = "".join(json.loads(one[6:])["choices"][0]["delta"]["content"] for one in text if one.startswith("data: {"))

@@ -12,50 +12,16 @@ from service.emulator.script import build_script
 from service.emulator.writing import Writer
 
 NAMES = [
-    "messages",
-    "prompt",
-    "input",
-    "model",
-    "max_tokens",
-    "max_completion_tokens",
-    "max_output_tokens",
-    "n",
-    "min_tokens",
-    "seed",
-    "stop",
-    "stream",
-    "stream_options",
-    "tools",
-    "tool_choice",
-    "priority",
-    "cache_salt",
-    "logprobs",
-    "top_logprobs",
-    "continue_final_message",
-    "echo",
-    "add_generation_prompt",
-    "reasoning_effort",
-    "reasoning",
-    "thinking",
-    "system",
-    "stop_sequences",
-    "instructions",
-    "request_id",
+    "messages", "prompt", "input", "model", "max_tokens", "max_completion_tokens", "max_output_tokens", "n",
+    "min_tokens", "seed", "stop", "stream", "stream_options", "tools", "tool_choice", "priority",
+    "cache_salt", "logprobs", "top_logprobs", "continue_final_message", "echo", "add_generation_prompt",
+    "reasoning_effort", "reasoning", "thinking", "system", "stop_sequences", "instructions", "request_id",
     "ignore_eos",
-]
+]  # fmt: skip
 INNER = [
-    "role",
-    "content",
-    "type",
-    "text",
-    "function",
-    "name",
-    "parameters",
-    "properties",
-    "enum",
-    "include_usage",
-    "tool_calls",
-]
+    "role", "content", "type", "text", "function", "name", "parameters", "properties", "enum",
+    "include_usage", "tool_calls",
+]  # fmt: skip
 leaves = st.none() | st.booleans() | st.integers(-5, 60) | st.floats() | st.text(max_size=12) | st.just("[[call]]")
 values = st.recursive(
     leaves,
