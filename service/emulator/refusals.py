@@ -1,0 +1,74 @@
+"""Holds vLLM's error answers: status, body and the words in them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from service.emulator.steps import RefusalReason
+
+BUSY = {
+    RefusalReason.QUEUED_REQUESTS: (
+        "The engine is currently busy and cannot accept new requests. "
+        "Please try again later or on a different instance."
+    ),
+    RefusalReason.QUEUED_TOKENS: (
+        "The engine has reached its prefill token backlog limit. Please try again later or on a different instance."
+    ),
+}
+UNSUPPORTED_MEDIA = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
+SHUTTING_DOWN = "cannot schedule new futures after shutdown"
+
+
+class Refusal(Exception):  # noqa: N818  (an answer that ends a request early, not a fault of the program)
+    """An answer other than 200, raised while a request is being read."""
+
+    def __init__(self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.param = param
+
+    def body(self) -> bytes:
+        """OpenAI's shape, as vLLM writes it."""
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}
+        return msgspec.json.encode({"error": error})
+
+    def anthropic_body(self) -> bytes:
+        error = {"type": self.kind, "message": self.message}
+        return msgspec.json.encode({"type": "error", "error": error})
+
+
+def build_invalid(kind: str, where: tuple[str, ...], message: str, value: object = None) -> Refusal:
+    """What FastAPI's validation says, in vLLM's words (400, not 422)."""
+    path = ".".join(("body", *where))
+    detail = {"type": kind, "loc": path, "msg": message, "input": value}
+    return Refusal(400, f"1 validation error:\n  {detail}", "Bad Request", path)
+
+
+def build_bad_json(message: str, position: int) -> Refusal:
+    path = f"body.{position}"
+    detail = {"type": "json_invalid", "loc": path, "msg": "JSON decode error", "input": {}, "ctx": {"error": message}}
+    return Refusal(400, f"1 validation error:\n  {detail}", "Bad Request", path)
+
+
+def build_unknown_model(asked: str, served: str) -> Refusal:
+    message = f"The model `{asked}` does not exist. Valid aliases: {served}."
+    return Refusal(404, message, "NotFoundError", "model")
+
+
+def build_too_long(limit: int, tokens: int) -> Refusal:
+    message = (
+        f"This model's maximum context length is {limit} tokens. However, your prompt contains {tokens} input tokens, "
+        "which exceeds this limit even without any output tokens. Please reduce the length of the input prompt."
+    )
+    return Refusal(400, message, "BadRequestError", "input_tokens")
+
+
+def build_busy(reason: RefusalReason) -> Refusal:
+    return Refusal(503, BUSY[reason], "Service Unavailable")
+
+
+def build_http(status: int, phrase: str) -> Refusal:
+    """What FastAPI's own refusals look like through vLLM's handler."""
+    return Refusal(status, phrase, phrase)
