@@ -7,6 +7,7 @@ random weights: the same wire, metrics and scheduler, for tests and for trying S
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import assert_never
 
 from service.launch.fault import Fault, LaunchRefusedError
 from service.launch.profile import (
@@ -173,6 +174,8 @@ def _guess(chosen: Speculation, guessed_tokens: int) -> Speculation:
                 replace(step, guessed_tokens=min(step.guessed_tokens, guessed_tokens)) for step in chosen.schedule
             )
             return replace(chosen, guessed_tokens=guessed_tokens, schedule=lowered)
+        case _ as unreachable:
+            assert_never(unreachable)
 
 
 def _schedule(chosen: Speculation, text: str) -> Speculation:
