@@ -61,6 +61,8 @@ def _build_flags(profile: WorkerProfile) -> Iterator[str]:
         yield from ("--tool-call-parser", profile.tool_call_parser, "--enable-auto-tool-choice")
     if profile.reasoning_parser:
         yield from ("--reasoning-parser", profile.reasoning_parser)
+    if profile.compact_json:
+        yield from ("--structured-outputs-config", '{"backend":"xgrammar","disable_any_whitespace":true}')
     yield from ("--max-model-len", str(limits.context_tokens))
     yield from ("--max-num-seqs", str(limits.running_requests))
     yield from ("--scheduling-policy", "priority")

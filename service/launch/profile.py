@@ -96,6 +96,8 @@ class WorkerProfile:
     footprint: Footprint | None = None
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
+    # Forced JSON without free whitespace: a model of random weights would otherwise never leave a run of blanks.
+    compact_json: bool = False
     is_m3: bool = False
     max_context_tokens: int
 

@@ -101,6 +101,7 @@ def build_cpu_small_profile(model_dir: Path) -> WorkerProfile:
         limits=Limits(context_tokens=4096, running_requests=16, in_flight_requests=64, shutdown_grace_s=20),
         speculation=NoSpeculation(),
         tool_call_parser="hermes",
+        compact_json=True,
         max_context_tokens=8192,
     )
 

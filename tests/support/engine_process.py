@@ -58,7 +58,7 @@ def find_free_port() -> int:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        return port
+        return int(port)
     raise RuntimeError(f"no free port in {TEST_PORTS}")
 
 
