@@ -40,7 +40,7 @@ def test_events_come_in_order(client: anthropic.Anthropic, model_name: str) -> N
 
 def test_conversation(client: anthropic.Anthropic, model_name: str) -> None:
     first = client.messages.create(model=model_name, max_tokens=8, messages=HELLO)
-    said: MessageParam = {"role": "assistant", "content": first.content}  # type: ignore[typeddict-item]
+    said: MessageParam = {"role": "assistant", "content": first.content}
     second = client.messages.create(
         model=model_name, max_tokens=8, messages=[*HELLO, said, {"role": "user", "content": "And then?"}]
     )

@@ -33,9 +33,11 @@ def test_chat(client: openai.OpenAI, model_name: str) -> None:
 
 def test_text_arrives_untouched(client: openai.OpenAI, model_name: str) -> None:
     text = 'Grüße, "世界" 🙂\n\ttab \\ back'
-    request = {"model": model_name, "messages": [{"role": "user", "content": "Hello"}], "extra_body": forced_text(text)}
-    assert client.chat.completions.create(**request).choices[0].message.content == text
-    with client.chat.completions.create(**request, stream=True) as chunks:
+    hello: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello"}]
+    forced = forced_text(text)
+    reply = client.chat.completions.create(model=model_name, messages=hello, extra_body=forced)
+    assert reply.choices[0].message.content == text
+    with client.chat.completions.create(model=model_name, messages=hello, extra_body=forced, stream=True) as chunks:
         parts = [chunk.choices[0].delta.content or "" for chunk in chunks]
     assert "".join(parts) == text
     assert len(parts) > 5
