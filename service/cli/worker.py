@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 
 from service.launch.command import WorkerCommand, build_worker_command, format_shell
 from service.launch.cpu_engine import build_cpu_worker_command, locate_cpu_engine, prepare_cpu_engine
@@ -22,6 +21,7 @@ from service.launch.profiles import (
     build_cpu_small_profile,
     build_m31_flash_profile,
 )
+from service.runtime.clock import MonotonicClock
 
 FAILED, BAD_INPUT = 1, 2
 
@@ -166,7 +166,7 @@ def run(
         wanted = _build_profile(profile, overrides)
         command = _build_command(wanted, host, port, engine_python)
         if wanted.device is Device.CPU:
-            prepare_cpu_engine(_say, Console(stderr=True).get_time)
+            prepare_cpu_engine(_say, MonotonicClock().now)
     except LaunchRefusedError as refused:
         _refuse(refused.faults)
     except EngineUnavailableError as unavailable:
