@@ -152,7 +152,7 @@ class FlowController:
             self._refuse(request.request_id, Outcome.DRAINING, 1.0)
             return
         entry = Waiting(request, estimate_request(request).prompt_tokens)
-        if not self._queue or entry.choosy:
+        if entry.choosy or self._queue.first() is None:  # else nobody has room for it
             worker = self._pick(None, entry, now)
             if worker is not None:
                 self._dispatch(entry, worker, now)
@@ -216,7 +216,8 @@ class FlowController:
         pinned = running.request.pinned_to is not None
         elsewhere = not pinned and any(other.worker_id != worker.worker_id for other in self._usable)
         attempt = running.permit.attempt
-        if elsewhere and self._budget.spend(event.cause, attempt, self._config.retry):
+        in_time = now < running.request.deadline_at
+        if elsewhere and in_time and self._budget.spend(event.cause, attempt, self._config.retry):
             entry = Waiting(running.request, running.prompt_tokens, attempt + 1, worker.worker_id)
             self._queue.add(entry)
             self._out.append(Enqueue(event.request_id, len(self._queue)))
