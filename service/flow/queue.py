@@ -77,17 +77,9 @@ class ArrivalQueue:
 
     def remove(self, request_id: RequestId) -> Waiting | None:
         """Take a request out wherever it stands; ``None`` if it does not wait."""
-        entry = self._entries.pop(request_id, None)
-        if entry is None:
-            return None
-        line = self._line_of(entry)
-        del line[request_id]
-        if not line and entry.choosy:
-            self._forget_line(entry)
-        self._tokens -= entry.prompt_tokens
-        if len(self._deadlines) > 2 * len(self._entries) + _STALE_DEADLINES:
-            self._deadlines = [(left.request.deadline_at, name) for name, left in self._entries.items()]
-            heapq.heapify(self._deadlines)
+        entry = self._entries.get(request_id)
+        if entry is not None:
+            self._take(entry)
         return entry
 
     def lines(self) -> Sequence[Line]:
@@ -121,10 +113,22 @@ class ArrivalQueue:
         """Remove and return all whose deadline has passed, earliest first."""
         expired: list[Waiting] = []
         while (deadline_at := self.next_deadline_at()) is not None and deadline_at <= now:
-            entry = self.remove(self._deadlines[0][1])
-            if entry is not None:  # always: next_deadline_at has just seen it
-                expired.append(entry)
+            entry = self._entries[self._deadlines[0][1]]
+            self._take(entry)
+            expired.append(entry)
         return expired
+
+    def _take(self, entry: Waiting) -> None:
+        request_id = entry.request.request_id
+        del self._entries[request_id]
+        line = self._line_of(entry)
+        del line[request_id]
+        if not line and entry.choosy:
+            self._forget_line(entry)
+        self._tokens -= entry.prompt_tokens
+        if len(self._deadlines) > 2 * len(self._entries) + _STALE_DEADLINES:
+            self._deadlines = [(left.request.deadline_at, name) for name, left in self._entries.items()]
+            heapq.heapify(self._deadlines)
 
     def _line_of(self, entry: Waiting) -> Line:
         if entry.request.pinned_to is not None:
