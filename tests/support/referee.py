@@ -132,6 +132,8 @@ class Referee:
                 station.healthy = event.healthy and station.listed
             case WorkerDrainChanged():
                 self.stations[event.worker_id].draining = event.draining
+            case _:
+                pass  # loads, tokens and wakes change nothing in the books
 
     def _follow(self, event: Event | Reconfigured, now: float, command: Command) -> None:
         name = command.request_id
