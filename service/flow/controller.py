@@ -40,7 +40,7 @@ from service.flow.ledger import PermitLedger, WorkerState
 from service.flow.queue import ArrivalQueue, Waiting
 from service.flow.retry import RetryBudget
 from service.flow.stats import FlowStats, build_worker_stats
-from service.flow.wait import ServiceTime, compute_retry_after_s
+from service.flow.wait import HoldingTime, compute_retry_after_s
 
 
 class FlowController:
@@ -55,7 +55,7 @@ class FlowController:
         self._queue = ArrivalQueue()
         self._ledger = PermitLedger()
         self._budget = RetryBudget(config.retry.budget_burst)
-        self._service = ServiceTime()
+        self._service = HoldingTime()
         self._wakes: list[float] = []
         self._draining = False
         self._out: list[Command] = []

@@ -2,19 +2,19 @@
 
 import pytest
 
-from service.flow.wait import ServiceTime, compute_retry_after_s
+from service.flow.wait import HoldingTime, compute_retry_after_s
 
 
 def test_nothing_is_known_before_the_first():
-    assert ServiceTime().estimate_wait_s(5, 10) is None
+    assert HoldingTime().estimate_wait_s(5, 10) is None
 
 
 def test_nothing_can_be_said_without_permits():
-    assert ServiceTime(2.0).estimate_wait_s(5, 0) is None
+    assert HoldingTime(2.0).estimate_wait_s(5, 0) is None
 
 
 def test_the_first_is_the_mean_and_the_next_move_it():
-    service = ServiceTime()
+    service = HoldingTime()
     service.observe(2.0)
     assert service.mean_s == 2.0
     service.observe(4.0)
@@ -22,7 +22,7 @@ def test_the_first_is_the_mean_and_the_next_move_it():
 
 
 def test_ten_ahead_on_five_permits_take_two_services():
-    assert ServiceTime(3.0).estimate_wait_s(10, 5) == 6.0
+    assert HoldingTime(3.0).estimate_wait_s(10, 5) == 6.0
 
 
 def test_advice_is_spread_around_the_wait():
