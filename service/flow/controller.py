@@ -256,8 +256,10 @@ class FlowController:
         limit = self._config.requests_per_worker
         if has_room(hint, limit, now):
             for line in self._queue.lines_for(hint.worker_id):
-                while line and has_room(hint, limit, now):
+                while line:
                     self._try(next(iter(line.values())), hint, now)
+                    if not has_room(hint, limit, now):
+                        return
 
     def _pick(self, entry: Waiting, now: float) -> WorkerState | None:
         """A worker with room for ``entry``."""
