@@ -25,6 +25,10 @@ class Clock(Protocol):
         ...
 
 
+Later = Callable[[float, Callable[[], None]], object]
+"""Calls a function after some seconds, on the loop."""
+
+
 class TenantDirectory(Protocol):
     """Knows whose key it is."""
 
@@ -58,6 +62,10 @@ class ClientStream(Protocol):
         """The body is complete."""
         ...
 
+    def release(self) -> None:
+        """The request's body is no longer needed."""
+        ...
+
     def cut(self) -> None:
         """Close at once: an answer of known length cannot be completed."""
         ...
@@ -70,8 +78,9 @@ class ReplySink(Protocol):
         """Status and headers (names in lower case)."""
         ...
 
-    def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
+    @property
+    def on_body(self) -> Callable[[bytes], None]:
+        """Takes a piece of the body; asked for once, after the head."""
         ...
 
     def on_end(self) -> None:
