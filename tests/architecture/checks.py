@@ -19,7 +19,7 @@ MACHINE_TRACES = re.compile(
     "|".join(
         (
             r"/wo" + r"rk/(wt|main|shared|venv|\.library)\b",
-            r"/ho" + r"me/(?!sluice\b|nonroot\b|app\b)\w",
+            r"/ho" + r"me/(?!sluice\b|nonroot\b|app\b|me\b)\w",
             r"/Us" + r"ers/\w",
             r"(?<![\w.])/ro" + r"ot/\w",
             r"index[-_]ur" + r"l\W{0,4}https?://",
