@@ -112,7 +112,7 @@ class FlowController:
 
     def next_wake_at(self) -> float | None:
         """When a :class:`Woken` event is due: the next deadline in the queue or the end of a worker's rest."""
-        if not self._queue:
+        if not self._queue.size:
             return None
         deadline_at = self._queue.next_deadline_at()
         if self._wakes and (deadline_at is None or self._wakes[0] < deadline_at):
@@ -123,7 +123,7 @@ class FlowController:
         """Snapshot of queue, permits and workers; O(workers)."""
         workers = tuple(build_worker_stats(worker, now) for worker in self._ledger.workers.values())
         return FlowStats(
-            len(self._queue),
+            self._queue.size,
             self._queue.tokens,
             len(self._ledger.running),
             self._draining,
@@ -150,7 +150,7 @@ class FlowController:
         outcome = self._refusal(entry, now)
         if outcome is None:
             self._queue.add(entry)
-            self._out.append(Enqueue(request.request_id, len(self._queue)))
+            self._out.append(Enqueue(request.request_id, self._queue.size))
         else:
             self._refuse(request.request_id, outcome, self._wait_s(1))
 
@@ -161,7 +161,7 @@ class FlowController:
             return Outcome.NO_WORKERS
         if entry.request.pinned_to is not None and entry.request.pinned_to not in self._ledger.workers:
             return Outcome.UNKNOWN_RESPONSE
-        too_many = len(self._queue) >= config.queued_requests_max
+        too_many = self._queue.size >= config.queued_requests_max
         if too_many or self._queue.tokens + entry.prompt_tokens > config.queued_tokens_max:
             return Outcome.QUEUE_FULL
         wait_s = self._wait_s(1)
@@ -211,7 +211,7 @@ class FlowController:
         if elsewhere and in_time and self._budget.spend(event.cause, attempt, self._config.retry):
             entry = Waiting(running.request, running.prompt_tokens, attempt + 1, failed_on)
             self._queue.add(entry)
-            self._out.append(Enqueue(event.request_id, len(self._queue)))
+            self._out.append(Enqueue(event.request_id, self._queue.size))
             self._try(entry, self._pick(entry, now), now)
         else:
             self._refuse(event.request_id, outcome_of(event.cause), event.retry_after_s or self._wait_s(1))
@@ -243,7 +243,7 @@ class FlowController:
 
         ``hint`` is the only worker that can have got room since the last event; ``None`` if any can.
         """
-        if not self._queue:
+        if not self._queue.size:
             return
         for entry in self._queue.take_expired(now):
             outcome = Outcome.EXPIRED if self._ledger.usable else Outcome.NO_WORKERS
@@ -290,10 +290,10 @@ class FlowController:
 
     def _wait_s(self, more: int) -> float | None:
         permits = len(self._ledger.usable) * self._config.requests_per_worker
-        return self._service.estimate_wait_s(len(self._queue) + more, permits)
+        return self._service.estimate_wait_s(self._queue.size + more, permits)
 
     def _note_rest(self, worker: WorkerState, now: float) -> None:
-        while self._wakes and self._wakes[0] <= now and not self._queue:
+        while self._wakes and self._wakes[0] <= now and not self._queue.size:
             heapq.heappop(self._wakes)  # nobody waits for it, and no Woken will come to take it out
         moment = next_change_at(worker.breaker, now)
         if moment is not None and not (self._wakes and self._wakes[0] == moment):

@@ -53,9 +53,8 @@ class ArrivalQueue:
         self._returned: dict[frozenset[WorkerId], Line] = {}
         self._deadlines: list[tuple[float, RequestId]] = []
         self._tokens = 0
-
-    def __len__(self) -> int:
-        return len(self._entries)
+        self.size = 0
+        """How many wait."""
 
     def __contains__(self, request_id: RequestId) -> bool:
         return request_id in self._entries
@@ -74,6 +73,7 @@ class ArrivalQueue:
         self._line_of(entry)[request_id] = entry
         heapq.heappush(self._deadlines, (entry.request.deadline_at, request_id))
         self._tokens += entry.prompt_tokens
+        self.size += 1
 
     def remove(self, request_id: RequestId) -> Waiting | None:
         """Take a request out wherever it stands; ``None`` if it does not wait."""
@@ -84,13 +84,13 @@ class ArrivalQueue:
 
     def lines(self) -> Sequence[Line]:
         """All lines in which somebody waits, in the order in which they are to be tried."""
-        if len(self._line) == len(self._entries):
+        if len(self._line) == self.size:
             return (self._line,)
         return (*self._pinned.values(), *self._returned.values(), self._line)
 
     def lines_for(self, worker_id: WorkerId) -> Sequence[Line]:
         """The lines whose requests ``worker_id`` may serve, in the order in which they are to be tried."""
-        if len(self._line) == len(self._entries):
+        if len(self._line) == self.size:
             return (self._line,)
         pinned = self._pinned.get(worker_id)
         returned = [line for failed_on, line in self._returned.items() if worker_id not in failed_on]
@@ -126,7 +126,8 @@ class ArrivalQueue:
         if not line and entry.choosy:
             self._forget_line(entry)
         self._tokens -= entry.prompt_tokens
-        if len(self._deadlines) > 2 * len(self._entries) + _STALE_DEADLINES:
+        self.size -= 1
+        if len(self._deadlines) > 2 * self.size + _STALE_DEADLINES:
             self._deadlines = [(left.request.deadline_at, name) for name, left in self._entries.items()]
             heapq.heapify(self._deadlines)
 

@@ -197,7 +197,9 @@ class Corridor:
         )  # fmt: skip
         road = self._road
         past = Road(Bypass(worker_id), road.transport, road.accounts, road.clock, road.later, road.relay, road.opaque)
-        out = Outbound(target, self._headers_out(exchange.named, settlement, len(exchange.body), 0), (bytes(exchange.body),))
+        out = Outbound(
+            target, self._headers_out(exchange.named, settlement, len(exchange.body), 0), (bytes(exchange.body),)
+        )
         head = self._head(exchange.named, settlement, tenant.tier)
         exchange.listener = journey = Journey(past, request, out, exchange, STORED.dialect, head, settlement)
         journey.start()

@@ -96,9 +96,11 @@ class EdgeProtocol(HttpToolsProtocol):
         self._budget = budget
         self._corridor = corridor
         self._over_limit = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._due_at: float | None = None
         self._head_bytes = 0
         self._in_head = True
+        self._mid = False
+        self._in_body = False
 
     # ---------------------------------------------------------------- connection
 
@@ -112,13 +114,11 @@ class EdgeProtocol(HttpToolsProtocol):
             return
         self._over_limit = count > self._edge.connections_max
         transport.set_write_buffer_limits(high=self._edge.write_buffer_bytes)
-        self._timer = self.loop.call_later(self._edge.head_timeout_s, self._head_late)
+        self._due_at = self.loop.time() + self._edge.head_timeout_s
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the exchange, so that the worker stops at once."""
         super().connection_lost(exc)
-        self._stop_timer()
-        self._unset_keepalive_if_required()
         while self.pipeline:
             self.pipeline.pop()
         cycle: Any = self.cycle
@@ -131,9 +131,6 @@ class EdgeProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
         if self._in_head:
-            if self.timeout_keep_alive_task is not None:  # first bytes of the next request
-                self.timeout_keep_alive_task.cancel()
-                self.timeout_keep_alive_task = None
             self._head_bytes += len(data)
         try:
             self.parser.feed_data(data)
@@ -145,15 +142,17 @@ class EdgeProtocol(HttpToolsProtocol):
         if self._in_head:
             if self._head_bytes:
                 self._mid_head()
-        elif self._timer is None:
-            self._timer = self.loop.call_later(self._edge.body_timeout_s, self._body_late)
+        elif not self._in_body:
+            self._in_body = True
+            self._due_at = self.loop.time() + self._edge.body_timeout_s
 
     def _mid_head(self) -> None:
         """A part of a head has come: the rest must come in time, and may not be endless."""
         if self._head_bytes > _HEAD_MAX_BYTES:
             self._refuse_bytes()
-        elif self._timer is None and not self.transport.is_closing():
-            self._timer = self.loop.call_later(self._edge.head_timeout_s, self._head_late)
+        elif not self._mid:
+            self._mid = True
+            self._due_at = self.loop.time() + self._edge.head_timeout_s
 
     def _refuse_bytes(self) -> None:
         if not self.transport.is_closing():
@@ -161,24 +160,19 @@ class EdgeProtocol(HttpToolsProtocol):
                 self.transport.write(_NOT_HTTP)
             self.transport.close()
 
-    def _head_late(self) -> None:
-        self._timer = None
-        if not self.transport.is_closing():
-            self.transport.abort()
-
-    def _body_late(self) -> None:
-        self._timer = None
+    def on_sweep(self, now: float) -> None:
+        """Look at the time: a head or body that is late, or a connection that is idle for too long."""
+        if self._due_at is None or now < self._due_at or self.transport.is_closing():
+            return
+        self._due_at = None
         cycle: Any = self.cycle
-        if type(cycle) is Exchange:
+        if self._in_head:
+            self.transport.abort()
+        elif type(cycle) is Exchange:
             if cycle.more_body and not cycle.response_complete:
                 self._corridor.on_body_late(cycle)
-        elif not self.transport.is_closing():
+        else:
             self.transport.abort()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def pause_writing(self) -> None:
         """The client reads slowly."""
@@ -199,15 +193,30 @@ class EdgeProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request line begins."""
         self.url = b""
-        self.expect_100_continue = False
         self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
+        self.headers.append((name.lower(), value))
+
+    def on_response_complete(self) -> None:
+        """The connection is free: serve what was pipelined, or wait for the next request, but not for ever."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+        elif self._in_head:
+            self._due_at = self.loop.time() + self._edge.keep_alive_s
 
     def on_headers_complete(self) -> None:
         """The head is complete: choose the corridor or the ordinary way."""
-        self._in_head = False
+        self._in_head = self._mid = self._in_body = False
         self._head_bytes = 0
-        if self._timer is not None:
-            self._stop_timer()
+        self._due_at = None
         method = self.parser.get_method()
         route = self._corridor.find_route(method, self.url)
         if route is None:
@@ -231,8 +240,9 @@ class EdgeProtocol(HttpToolsProtocol):
         exchange.bound_body(self._edge.body_max_bytes, self._budget)
         length = exchange.named.get(b"content-length", b"")
         self._follow(exchange)
-        if len(length) > 5 or b"transfer-encoding" in exchange.named or self.expect_100_continue:
-            exchange.expects_continue = self.expect_100_continue
+        named = exchange.named
+        if len(length) > 5 or b"transfer-encoding" in named or b"expect" in named:
+            exchange.expects_continue = named.get(b"expect", b"").lower() == b"100-continue"
             if length:
                 exchange.expect_body(int(length))
             if not self.pipeline:
@@ -278,7 +288,7 @@ class EdgeProtocol(HttpToolsProtocol):
                 access_log=False,
                 default_headers=self.server_state.default_headers,
                 message_event=asyncio.Event(),
-                expect_100_continue=self.expect_100_continue,
+                expect_100_continue=(b"expect", b"100-continue") in self.headers,
                 keep_alive=http_version != "1.0" and self.parser.should_keep_alive(),
                 on_response=self.on_response_complete,
             )
@@ -315,8 +325,7 @@ class EdgeProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """The request is complete."""
         self._in_head = True
-        if self._timer is not None:
-            self._stop_timer()
+        self._due_at = None
         cycle: Any = self.cycle
         if type(cycle) is not Exchange:
             super().on_message_complete()

@@ -118,7 +118,7 @@ class Journey:
         self.stage = Stage.RUNNING
         if self.stream:
             self.tap = self.dialect.open_tap(out.strip_usage)
-        self.relay = relay = Relay(self, self._now, road.relay.hold_bytes)
+        self.relay = relay = Relay(self, self._client.write, self._now, road.relay.hold_bytes)
         self._call = call = road.transport.open(worker_id, out.target, out.headers, out.body, relay)
         if self.paused_at is not None:
             call.pause()
@@ -139,10 +139,6 @@ class Journey:
         """Commit the head, unless a heartbeat did, and send the first bytes."""
         if not self.head_sent:
             self._commit(200, headers, None if self.stream else length)
-        self._client.write(data)
-
-    def on_piece(self, data: bytes) -> None:
-        """Send on."""
         self._client.write(data)
 
     def on_first_token(self) -> None:
@@ -327,6 +323,7 @@ class Journey:
 
     def _end(self, outcome: Outcome) -> None:
         self.stage = Stage.ENDED
+        self.relay = self._call = None  # no cycle is left behind for the collector
         self._road.driver.alight(self.request.request_id)
         self._client.release()
         self._road.accounts.settle(self.settlement, outcome, self._now())

@@ -70,7 +70,7 @@ class QueuesBehindTheChoosy(FlowController):
 
     def _arrived(self, event, now):
         has_ordinary = self._queue.has_ordinary
-        self._queue.has_ordinary = lambda: bool(self._queue)
+        self._queue.has_ordinary = lambda: bool(self._queue.size)
         super()._arrived(event, now)
         self._queue.has_ordinary = has_ordinary
 
@@ -112,7 +112,7 @@ class NeverSleeps(FlowController):
     """While somebody waits, a wake is always due."""
 
     def next_wake_at(self):
-        return -1.0 if self._queue else None
+        return -1.0 if self._queue.size else None
 
 
 class WakesForNobody(FlowController):

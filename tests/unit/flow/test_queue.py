@@ -35,7 +35,7 @@ def mixed(queue):
 
 
 def test_an_empty_queue(queue):
-    assert len(queue) == 0
+    assert queue.size == 0
     assert queue.tokens == 0
     assert queue.next_deadline_at() is None
     assert queue.remove("nobody") is None
@@ -46,10 +46,10 @@ def test_an_empty_queue(queue):
 def test_tokens_and_length_follow(queue):
     first = wait(queue, "one", tokens=30)
     wait(queue, "two", tokens=12)
-    assert (len(queue), queue.tokens) == (2, 42)
+    assert (queue.size, queue.tokens) == (2, 42)
     assert "one" in queue
     assert queue.remove("one") is first
-    assert (len(queue), queue.tokens) == (1, 12)
+    assert (queue.size, queue.tokens) == (1, 12)
     assert "one" not in queue
 
 
