@@ -8,7 +8,7 @@ from tests.property.machine import FlowMachine
 from tests.property.mutants import MUTANTS
 
 SOUND = settings(
-    max_examples=300,
+    max_examples=200,
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),
