@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from service.emulator.intake import READERS, Api, parse_json, read_message
+from service.emulator.bodies import parse_json
+from service.emulator.intake import READERS, Api, read_message
 from service.emulator.profiles import OutputModel
 from service.emulator.refusals import Refusal
 from service.emulator.script import build_script
