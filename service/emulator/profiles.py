@@ -108,8 +108,8 @@ CPU_SMALL = EngineProfile(
     name="cpu-small",
     cost=StepCost(
         base_s=0.00053,  # measured: 2.5 ms per token in a single stream ...
-        # measured: ... and about 500 tokens a second with 16 streams. That is what clients see on two shared cores, where
-        # vLLM's HTTP process is the bottleneck; without streaming its engine alone made 1,800 to 2,800 here.
+        # measured: ... and about 500 tokens a second with 16 streams. Clients see that on two shared cores, where the
+        # HTTP process of vLLM is the bottleneck; without streaming its engine alone made 1,800 to 2,800 here.
         per_token_s=0.00197,
         per_mega_kv_s=0.0,  # guess: invisible at a context of 4,096
         per_prefill_token_s=3.2e-6,  # measured here: TTFT 2.3, 4.3, 8.3, 22 and 56 ms for 16, 512, 1,024, ...

@@ -10,11 +10,11 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
-from service.emulator.bodies import parse_json
+from service.emulator.bodies import parse_json, require
 from service.emulator.exchange import Exchange, Headers
 from service.emulator.faults import FAULT_HEADER, PROBE_FAULTS, Fault, FaultKind, parse_faults
 from service.emulator.fields import Fields, as_fields, as_int, as_list, as_text
-from service.emulator.intake import READERS, Api, read_message, require
+from service.emulator.intake import READERS, Api, read_message
 from service.emulator.refusals import UNSUPPORTED_MEDIA, Refusal, Unrouted, build_unknown_model
 from service.emulator.template import count_tokens, decode, encode, render_chat
 from service.emulator.worker import EmulatedWorker
