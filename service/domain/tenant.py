@@ -1,0 +1,18 @@
+"""Who pays, and in which tier their requests run."""
+
+from dataclasses import dataclass
+
+from service.domain.units import TenantId, TierName
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One paying party as the edge sees it after authentication.
+
+    ``models`` empty means every model of the pool. ``suspended`` tenants are known and refused.
+    """
+
+    tenant_id: TenantId
+    tier: TierName
+    suspended: bool = False
+    models: frozenset[str] = frozenset()

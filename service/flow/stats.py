@@ -1,0 +1,37 @@
+"""Immutable snapshots of the flow core, for operators and metrics."""
+
+from dataclasses import dataclass
+
+from service.domain.units import WorkerId
+from service.flow.breaker import next_change_at
+from service.flow.ledger import WorkerState
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStats:
+    """One worker in a snapshot."""
+
+    worker_id: WorkerId
+    in_flight: int
+    healthy: bool
+    draining: bool
+    listed: bool
+    resting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FlowStats:
+    """Immutable snapshot of the controller."""
+
+    queued_requests: int
+    queued_tokens: int
+    in_flight: int
+    draining: bool
+    mean_service_s: float | None
+    workers: tuple[WorkerStats, ...]
+
+
+def build_worker_stats(worker: WorkerState, now: float) -> WorkerStats:
+    """What a snapshot says of ``worker``; it rests while its breaker lets nothing through."""
+    resting = next_change_at(worker.breaker, now) is not None or worker.breaker.probing
+    return WorkerStats(worker.worker_id, worker.in_flight, worker.healthy, worker.draining, worker.listed, resting)

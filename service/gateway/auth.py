@@ -1,0 +1,60 @@
+"""Whose request is this: keys from headers to tenants. Keys are hashed at once and never kept, printed or logged."""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable
+
+from service.domain.tenant import Tenant
+
+KEY_PREFIX = "sk-sluice-"
+
+
+def hash_key(key: bytes) -> bytes:
+    """SHA-256 of a key. Keys carry 256 random bits, so neither salt nor a slow hash adds anything."""
+    return hashlib.sha256(key).digest()
+
+
+def new_key() -> str:
+    """A fresh key; shown once, then only its hash is known."""
+    return KEY_PREFIX + secrets.token_urlsafe(32)
+
+
+class MemoryDirectory:
+    """Tenants by the hash of their keys, in this process.
+
+    The table is indexed by the hash, so the time of a look-up tells nothing of how much of a key was right.
+    """
+
+    def __init__(self, keys: Iterable[tuple[bytes, Tenant]] = ()) -> None:
+        self._tenants = dict(keys)
+
+    def replace(self, keys: Iterable[tuple[bytes, Tenant]]) -> None:
+        """Take another set of keys at once, as at reload."""
+        self._tenants = dict(keys)
+
+    def find(self, key: bytes) -> Tenant | None:
+        """The tenant of ``key``, or ``None``."""
+        return self._tenants.get(hashlib.sha256(key).digest())
+
+
+def read_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """The key a client sent, or ``None`` if there is none or more than one story about it.
+
+    ``Authorization: Bearer KEY`` (scheme in any case) or ``x-api-key: KEY``; if both come they must agree.
+    """
+    found: bytes | None = None
+    for name, value in headers:
+        if name == b"authorization":
+            scheme, _, key = value.partition(b" ")
+            if scheme.lower() != b"bearer":
+                return None
+            key = key.strip()
+        elif name == b"x-api-key":
+            key = value.strip()
+        else:
+            continue
+        if not key or (found is not None and not hmac.compare_digest(found, key)):
+            return None
+        found = key
+    return found

@@ -1,0 +1,241 @@
+"""One inference request and its response on a client's connection, written straight to the socket."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from service.runtime.account import Settlement
+
+
+class ClientListener(Protocol):
+    """Hears what the client's connection does while a request is served."""
+
+    def on_client_gone(self) -> None:
+        """The connection is closed."""
+        ...
+
+    def on_client_paused(self) -> None:
+        """The send buffer is above its high-water mark."""
+        ...
+
+    def on_client_ready(self) -> None:
+        """The send buffer has drained."""
+        ...
+
+
+class ByteBudget:
+    """Bytes of request bodies held by the whole gateway. ``take`` says no when the rest does not suffice."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, total: int) -> None:
+        self.left = total
+
+    def take(self, size: int) -> bool:
+        """Reserve ``size`` bytes."""
+        if size > self.left:
+            return False
+        self.left -= size
+        return True
+
+    def give(self, size: int) -> None:
+        """Return what was reserved."""
+        self.left += size
+
+
+_LINGER_S = 2.0
+
+
+class _Nobody:
+    """Stands in for the event that uvicorn's protocol sets when a connection is lost."""
+
+    def set(self) -> None:
+        """Nobody waits."""
+
+
+class Exchange:
+    """What the corridor sees of one request: its head, its body within bounds, and a response to be written.
+
+    Takes the place of uvicorn's cycle for corridor paths: no coroutine, no task and no event per request, no check
+    of headers that we render ourselves. ``body_fault`` is why the body was not kept: ``too_large`` or ``budget``.
+    """
+
+    __slots__ = (
+        "_budget", "_chunked", "_flow", "_on_response", "_taken", "_transport", "_unsent_head", "body", "body_fault",
+        "body_limit", "disconnected", "expects_continue", "headers", "http_10", "keep_alive", "listener", "method",
+        "more_body", "named", "over_limit", "query", "raw_path", "response_complete", "response_started", "route",
+        "settlement",
+    )  # fmt: skip
+
+    message_event = _Nobody()
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        flow: FlowControl,
+        method: bytes,
+        raw_path: bytes,
+        query: bytes,
+        headers: list[tuple[bytes, bytes]],
+        route: Any,  # noqa: ANN401 - service.gateway.routes.Route, which imports the dialects
+        keep_alive: bool,
+        http_10: bool,
+        on_response: Callable[[], None],
+    ) -> None:
+        self._transport = transport
+        self._flow = flow
+        self._on_response = on_response
+        self._chunked = False
+        self._unsent_head = b""  # waits for the first piece of the body, so that both leave in one system call
+        self._budget: ByteBudget | None = None
+        self._taken = 0
+        self.method = method
+        self.raw_path = raw_path
+        self.query = query
+        self.headers = headers
+        self.named = dict(headers)
+        self.route = route
+        self.keep_alive = keep_alive
+        self.http_10 = http_10
+        self.body: bytes | bytearray = b""
+        self.body_limit = 0
+        self.body_fault: str | None = None
+        self.more_body = True
+        self.expects_continue = False
+        self.over_limit = False
+        self.disconnected = False
+        self.response_started = False
+        self.response_complete = False
+        self.listener: ClientListener | None = None
+        self.settlement: Settlement | None = None
+
+    # ---------------------------------------------------------------- the response
+
+    @property
+    def gone(self) -> bool:
+        """The client closed its connection."""
+        return self.disconnected
+
+    @property
+    def paused(self) -> bool:
+        """The client reads more slowly than we write."""
+        return bool(self._flow.write_paused)
+
+    def begin(self, status: int, headers: bytes, length: int | None) -> None:
+        """Prepare status line and headers; they are sent with the first piece of the body, or by ``finish``."""
+        self.response_started = True
+        if self.more_body:  # the rest of the body will not be read
+            self.keep_alive = False
+        if length is not None:
+            framing = b"content-length: %d\r\n" % length
+        elif not self.http_10:
+            self._chunked = True
+            framing = b"transfer-encoding: chunked\r\n"
+        else:  # HTTP/1.0 knows no chunks: the end of the connection is the end of the body
+            self.keep_alive = False
+            framing = b""
+        if not self.keep_alive:
+            framing += b"connection: close\r\n"
+        self._unsent_head = STATUS_LINE[status] + headers + framing + b"\r\n"
+
+    def write(self, data: bytes) -> None:
+        """Send a piece of the body."""
+        if self.disconnected or not data:
+            return
+        if self._chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        if self._unsent_head:
+            data = self._unsent_head + data
+            self._unsent_head = b""
+        self._transport.write(data)
+
+    def finish(self) -> None:
+        """The response is complete; the connection is free for the next request."""
+        self.listener = None
+        self.release()
+        if self.disconnected or self.response_complete:
+            return
+        end = self._unsent_head + b"0\r\n\r\n" if self._chunked else self._unsent_head
+        if end:
+            self._transport.write(end)
+        self.response_complete = True
+        if self.more_body:
+            self._linger()
+        elif not self.keep_alive:
+            self._transport.close()
+        self._on_response()
+
+    def _linger(self) -> None:
+        """Closing while the client still sends would make its kernel throw our answer away: say that nothing more
+        comes, and take what it sends for a moment."""
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        asyncio.get_running_loop().call_later(_LINGER_S, self._transport.abort)
+
+    def cut(self) -> None:
+        """Close at once: the client must see that the body is not complete."""
+        self.listener = None
+        self.disconnected = True
+        self.release()
+        self._transport.abort()
+
+    # ---------------------------------------------------------------- the request's body
+
+    def bound_body(self, limit: int, budget: ByteBudget) -> None:
+        """Keep at most ``limit`` bytes, and those within the gateway's budget."""
+        self.body_limit = limit
+        self._budget = budget
+
+    def expect_body(self, declared: int) -> None:
+        """A body of ``declared`` bytes is announced: refuse it now if it is too large, else reserve it."""
+        if declared > self.body_limit:
+            self._refuse_body("too_large")
+        elif self._budget is not None and not self._budget.take(declared):
+            self._refuse_body("budget")
+        else:
+            self._taken = declared
+
+    def send_continue(self) -> None:
+        """The client waits for leave to send its body."""
+        self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def take_body(self, data: bytes) -> None:
+        """Keep a piece of the body, or nothing of it once it is too large."""
+        if self.body_fault is not None:
+            return
+        size = len(self.body) + len(data)
+        if size > self.body_limit:
+            self._refuse_body("too_large")
+            return
+        if size > self._taken and self._budget is not None:
+            if not self._budget.take(size - self._taken):
+                self._refuse_body("budget")
+                return
+            self._taken = size
+        if not self.body:
+            self.body = data
+        elif isinstance(self.body, bytes):
+            self.body = bytearray(self.body)
+            self.body += data
+        else:
+            self.body += data
+
+    def _refuse_body(self, why: str) -> None:
+        self.body_fault = why
+        self.body = b""
+
+    def release(self) -> None:
+        """The body is no longer needed."""
+        if self._taken and self._budget is not None:
+            self._budget.give(self._taken)
+            self._taken = 0
+
+    def client_gone(self) -> None:
+        """The connection was lost: tell whoever listens, once."""
+        listener, self.listener = self.listener, None
+        if listener is not None:
+            listener.on_client_gone()
+        self.release()

@@ -1,0 +1,84 @@
+"""The one record made of each request, whatever became of it."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from service.domain.outcome import Outcome
+from service.domain.units import RequestId, TenantId, TierName, WorkerId
+
+
+class Settlement:
+    """Who asked for what, when things happened, and how it ended.
+
+    Filled in on the way and settled once. Moments are monotonic seconds, ``None`` for what did not happen. Token
+    counts come from the worker's usage; ``output_estimated`` marks a count of stream events instead, which stands
+    in for streams that were cut before their usage came (with speculation an event may carry several tokens, so it
+    is a lower bound). ``kind`` is the route's name. Defaults live in the class: most requests set few of them.
+    """
+
+    outcome: Outcome | None = None
+    status: int | None = None
+    tenant_id: TenantId | None = None
+    tier: TierName | None = None
+    stream: bool = False
+    prompt_bytes: int = 0
+    admitted_at: float | None = None
+    dispatched_at: float | None = None
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+    settled_at: float | None = None
+    worker_id: WorkerId | None = None
+    attempts: int = 0
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    output_estimated: bool = False
+
+    def __init__(self, request_id: RequestId, kind: str, arrived_at: float) -> None:
+        self.request_id = request_id
+        self.kind = kind
+        self.arrived_at = arrived_at
+
+    @property
+    def ttft_s(self) -> float | None:
+        """The customer's time to first token: from arrival."""
+        return None if self.first_token_at is None else self.first_token_at - self.arrived_at
+
+    @property
+    def queue_s(self) -> float | None:
+        """Time in the queue."""
+        if self.dispatched_at is None or self.admitted_at is None:
+            return None
+        return self.dispatched_at - self.admitted_at
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean time per output token after the first; needs two tokens of a stream."""
+        first, last, tokens = self.first_token_at, self.last_token_at, self.output_tokens
+        if not self.stream or first is None or last is None or tokens is None or tokens < 2:
+            return None
+        return (last - first) / (tokens - 1)
+
+
+class Accountant(Protocol):
+    """Takes settled requests."""
+
+    def settle(self, settlement: Settlement) -> None:
+        """Called once per request, on the loop: must not block."""
+        ...
+
+
+class Accounts:
+    """Settles each request once with every accountant."""
+
+    def __init__(self, accountants: Sequence[Accountant]) -> None:
+        self._accountants = tuple(accountants)
+
+    def settle(self, settlement: Settlement, outcome: Outcome, now: float) -> None:
+        """Close the record; a second call for the same record changes nothing."""
+        if settlement.outcome is not None:
+            return
+        settlement.outcome = outcome
+        settlement.settled_at = now
+        for accountant in self._accountants:
+            accountant.settle(settlement)

@@ -1,0 +1,228 @@
+"""One HTTP/1.1 connection to a worker: writes a request, hands the answer to a sink straight from the socket."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+import httptools
+
+from service.domain.event import FailureCause
+
+_HEAD_MAX_BYTES = 64 * 1024
+"""A worker's status line and headers may not be larger; the same bound as h11's default times four."""
+
+
+def _ignore(data: bytes) -> None:
+    """Takes nothing: before a sink has seen the head."""
+
+
+_UNANSWERED = 0
+_READING = 1
+
+
+class ReplySink(Protocol):
+    """Receives one answer. Called from the socket's callback: must not block and must not raise."""
+
+    def on_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Status and headers (names in lower case)."""
+        ...
+
+    @property
+    def on_body(self) -> Callable[[bytes], None]:
+        """Takes a piece of the body; asked for once, after the head."""
+        ...
+
+    def on_end(self) -> None:
+        """The body is complete."""
+        ...
+
+    def on_failure(self, cause: FailureCause) -> None:
+        """The answer cannot be completed."""
+        ...
+
+
+class ConnectionHome(Protocol):
+    """Where a connection belongs: counts it and takes it back."""
+
+    reads: int
+    """Grows with every read of an answer."""
+
+    def opened(self, connection: "WorkerConnection") -> None:
+        """The socket is open."""
+        ...
+
+    def freed(self, connection: "WorkerConnection") -> None:
+        """An answer is complete and the connection may be used again."""
+        ...
+
+    def closed(self, connection: "WorkerConnection") -> None:
+        """The socket is gone; said once for each that was opened."""
+        ...
+
+
+class WorkerConnection(asyncio.Protocol):
+    """Carries one exchange at a time.
+
+    Exactly one of ``sink.on_end`` and ``sink.on_failure`` ends an exchange, unless it was aborted.
+    """
+
+    __slots__ = (
+        "_framed",
+        "_head_bytes",
+        "_headers",
+        "_home",
+        "_keep_alive",
+        "_parser",
+        "_phase",
+        "_sink",
+        "_take_body",
+        "_transport",
+        "answered_once",
+        "idle_since",
+    )
+
+    def __init__(self, home: ConnectionHome) -> None:
+        self._home = home
+        self._take_body: Callable[[bytes], None] = _ignore
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._sink: ReplySink | None = None
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._head_bytes = 0
+        self._framed = False
+        self._keep_alive = False
+        self._phase = _UNANSWERED
+        self.answered_once = False
+        self.idle_since = 0.0
+
+    # ---------------------------------------------------------------- used by the pool
+
+    def send(self, head: bytes, body: Sequence[bytes | memoryview], sink: ReplySink) -> None:
+        """Start an exchange on this idle connection."""
+        transport = self._transport
+        assert transport is not None, "sent on a connection that was never made"  # noqa: S101
+        self._sink = sink
+        self._take_body = _ignore
+        self._phase = _UNANSWERED
+        if len(body) == 1 and len(body[0]) < 65536:
+            transport.write(head + body[0])
+        else:
+            transport.writelines([head, *body])
+
+    def divert(self, take_body: Callable[[bytes], None]) -> None:
+        """Hand the pieces of the present answer's body straight to ``take_body``: one call less for each chunk."""
+        self._take_body = take_body
+
+    @property
+    def usable(self) -> bool:
+        """Idle and, as far as we know, open at the other end."""
+        return self._sink is None and self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def untouched(self) -> bool:
+        """Nothing of the present answer has come."""
+        return self._phase == _UNANSWERED
+
+    def abort(self) -> None:
+        """Close at once without telling the sink; the worker sees its client leave."""
+        self._sink = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause(self) -> None:
+        """Stop reading: the worker's own send buffer fills, then it waits."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # ---------------------------------------------------------------- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is open."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by shape, not by class
+        self._home.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone; an answer framed by its end is complete, any other is broken."""
+        sink, self._sink = self._sink, None
+        self._transport = None
+        self._home.closed(self)
+        if sink is None:
+            return
+        if self._phase == _READING and not self._framed and exc is None:
+            sink.on_end()
+        else:
+            sink.on_failure(FailureCause.BROKEN)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the answer; anything outside an exchange, or that is not HTTP, closes the connection."""
+        if self._sink is None:
+            self.abort()
+            return
+        self._home.reads += 1
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._fail(FailureCause.FAULTY)
+            return
+        if self._phase == _UNANSWERED and self._sink is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > _HEAD_MAX_BYTES:
+                self._fail(FailureCause.FAULTY)
+
+    def _fail(self, cause: FailureCause) -> None:
+        sink = self._sink
+        self.abort()
+        if sink is not None:
+            sink.on_failure(cause)
+
+    # ---------------------------------------------------------------- httptools callbacks
+
+    def on_message_begin(self) -> None:
+        """A status line begins."""
+        self._headers = []
+        self._framed = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
+        name = name.lower()
+        if name == b"content-length" or name == b"transfer-encoding":
+            self._framed = True
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Head complete; interim answers (1xx) are not answers."""
+        status = self._parser.get_status_code()
+        if status < 200:
+            return
+        self._phase = _READING
+        self._head_bytes = 0
+        self._keep_alive = self._parser.should_keep_alive()
+        if status in (204, 304):
+            self._framed = True
+        if self._sink is not None:
+            self._sink.on_head(status, self._headers)
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body, without its framing."""
+        if self._sink is not None:
+            self._take_body(data)
+
+    def on_message_complete(self) -> None:
+        """Body complete: the connection is free before the sink hears of it, so that the sink may use it again."""
+        if self._phase != _READING:
+            return
+        sink, self._sink = self._sink, None
+        self._take_body = _ignore
+        self.answered_once = True
+        if sink is None:
+            return
+        if self._keep_alive and self._framed:
+            self._home.freed(self)
+        elif self._transport is not None:
+            self._transport.abort()
+        sink.on_end()
