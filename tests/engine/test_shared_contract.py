@@ -1,0 +1,24 @@
+"""The real vLLM keeps the contract the emulated worker is held to: the same checks, so neither can drift alone."""
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.engine_process import EngineProcess
+
+pytest.importorskip("tests.conformance.worker_contract")
+contract: Any = importlib.import_module("tests.conformance.worker_contract")
+
+
+@pytest.fixture(scope="module")
+def subject(cpu_worker: EngineProcess, model_name: str) -> Iterator[Any]:
+    with httpx.Client(base_url=cpu_worker.url, timeout=30) as client:
+        yield contract.Subject(client, model_name)
+
+
+@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+def test_contract(subject: Any, check: Callable[[Any], None]) -> None:
+    check(subject)
