@@ -20,6 +20,7 @@ class AnswerOptions:
     request_metrics: bool = False
     reasoning_details: bool = False
     fingerprint: str = "vllm-0.32.0-emulated"
+    block_size: int = 128
 
 
 @dataclass(slots=True)
@@ -61,6 +62,12 @@ class Answer:
     def completion_tokens(self) -> int:
         return sum(writer.written for writer in self.writers)
 
+    @property
+    def created_cache_tokens(self) -> int:
+        """Prompt tokens whose blocks this request has added to the prefix cache."""
+        block = self.options.block_size
+        return max(0, self.prompt_tokens // block * block - self.cached_tokens)
+
     def usage(self, completion_tokens: int, reasoning_tokens: int) -> Fields:
         """``usage`` of a chunk in the middle of a stream."""
         usage: Fields = {
@@ -76,11 +83,16 @@ class Answer:
     def final_usage(self, with_nulls: bool) -> Fields:
         """``usage`` at the end; the stream leaves nulls out, the plain answer writes them."""
         tokens = self.completion_tokens
-        details: Fields | None = {"cached_tokens": self.cached_tokens} if self.options.prompt_details else None
-        if details is not None and with_nulls:
-            details |= {"created_cache_tokens": None, "multimodal_tokens": None}
+        is_completion = self.job.api is self.job.api.COMPLETIONS
+        details: Fields | None = None
+        if self.options.prompt_details:
+            details = {"cached_tokens": self.cached_tokens}
+            if not is_completion or with_nulls:
+                details["created_cache_tokens"] = None if is_completion else self.created_cache_tokens
+            if with_nulls:
+                details["multimodal_tokens"] = None
         reasoning: Fields | None = None
-        if self.options.reasoning_details and self.job.api is not self.job.api.COMPLETIONS:
+        if self.options.reasoning_details and not is_completion:
             reasoning = {"reasoning_tokens": sum(writer.reasoning_tokens for writer in self.writers)}
         usage: Fields = {
             "prompt_tokens": self.prompt_tokens,

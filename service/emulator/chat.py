@@ -62,7 +62,7 @@ class ChatDialect:
         return b"".join(events)
 
     def write(self, answer: Answer, choice: int, delta: Delta, finish: str | None) -> bytes:
-        if self._plain and finish is None and not delta.arguments:
+        if self._plain and finish is None and not delta.arguments and delta.tool_name is None:
             return self._write_plain(answer, choice, delta)
         job, script = answer.job, answer.writers[choice].script
         logprobs = None
@@ -165,10 +165,12 @@ def build_delta(answer: Answer, choice: int, delta: Delta) -> Fields:
         said["reasoning"] = delta.reasoning
     if delta.tool_name is not None:
         call: Fields = {"id": build_call_id(answer, choice), "type": "function", "index": 0}
-        call["function"] = {"name": delta.tool_name, "arguments": delta.arguments}
-        said["tool_calls"] = [call]
+        call["function"] = drop_nulls({"name": delta.tool_name, "arguments": delta.arguments or None})
+        said = {"content": None} | said | {"tool_calls": [call]}
     elif delta.arguments:
-        said["tool_calls"] = [{"index": 0, "function": {"arguments": delta.arguments}}]
+        said = {"content": None, "tool_calls": [{"index": 0, "function": {"arguments": delta.arguments}}]} | said
+    elif answer.writers[choice].tool_named:
+        pass  # the end of a call says nothing
     elif delta.content or not delta.reasoning:
         said["content"] = delta.content
     return said
@@ -185,7 +187,7 @@ def build_message(answer: Answer, choice: int) -> Fields:
         "audio": None,
         "function_call": None,
     }
-    if script.tool is not None and writer.arguments:
+    if script.tool is not None and writer.tool_named:
         call = {"name": script.tool.name, "arguments": script.tool.arguments[: writer.arguments]}
         message["tool_calls"] = [{"id": build_call_id(answer, choice), "type": "function", "function": call}]
     message["reasoning"] = "".join(writer.reasoning_parts) or None

@@ -112,6 +112,7 @@ class EmulatorConfig:
             prompt_details=self.enable_prompt_tokens_details,
             request_metrics=self.enable_per_request_metrics,
             reasoning_details=self.engine_profile().output.reasoning_ratio > 0,
+            block_size=self.engine_profile().block_size,
             fingerprint=f"vllm-{self.engine_version}.0-emulated",
         )
 

@@ -45,7 +45,7 @@ class Exchange:
     """One request and its answer."""
 
     __slots__ = ("_chunked", "body", "connection", "ended", "headers", "keep_alive", "method", "on_ended",
-                 "on_writable", "record", "single_bytes", "started", "target")  # fmt: skip
+                 "on_writable", "record", "single_bytes", "standing", "started", "target")  # fmt: skip
 
     def __init__(self, connection: Carrier, method: str, target: str, headers: Headers, body: bytes) -> None:
         self.connection = connection
@@ -58,6 +58,8 @@ class Exchange:
         self.started = False
         self.ended = False
         self.single_bytes = False
+        self.standing: Headers = [(b"vary", b"Origin")]
+        """Headers of every answer, whatever it is."""
         self.record: Record | None = None
         self.on_ended: Callable[[], None] | None = None
         self.on_writable: Callable[[], None] | None = None
@@ -80,10 +82,10 @@ class Exchange:
         """A whole answer."""
         if self.ended:
             return
-        headers: Headers = [(b"content-length", b"%d" % len(body))]
+        headers: Headers = [*(extra or []), (b"content-length", b"%d" % len(body))]
         if kind is not None:
             headers.append((b"content-type", kind))
-        head = self._head(status, headers + (extra or []))
+        head = self._head(status, headers)
         self.connection.write(head if self.method == "HEAD" else head + body)
         self._end("done")
 
@@ -139,7 +141,7 @@ class Exchange:
 
     def _head(self, status: int, headers: Headers) -> bytes:
         lines = [b"HTTP/1.1 %d %b\r\n" % (status, PHRASES.get(status, b"")), self.connection.standing_headers()]
-        lines += [b"%b: %b\r\n" % header for header in headers]
+        lines += [b"%b: %b\r\n" % header for header in (*headers, *self.standing)]
         if not self.keep_alive:
             lines.append(b"connection: close\r\n")
         lines.append(b"\r\n")

@@ -13,17 +13,39 @@ from service.emulator.tally import Tally, build_histograms
 
 PROMPT_SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
 CACHE_SOURCES = ("device", "host", "p2p", "disk", "external_unspecified")
+ESTIMATES = (
+    ("flops", "Estimated number of floating point operations per GPU (for Model Flops Utilization calculations)."),
+    ("read_bytes", "Estimated number of bytes read from memory per GPU (for Model Flops Utilization calculations)."),
+    ("write_bytes", "Estimated number of bytes written to memory per GPU (for Model Flops Utilization calculations)."),
+)
+CACHE_INFO = {
+    "cache_hit_alignment_tokens": "None",
+    "enable_prefix_caching": "True",
+    "engine": "0",
+    "gpu_memory_utilization": "0.92",
+    "hash_block_size": "None",
+    "is_attention_free": "False",
+    "kv_cache_layout": "None",
+    "kv_cache_memory_bytes": "None",
+    "num_cpu_blocks": "None",
+    "num_gpu_blocks_override": "None",
+    "prefix_cache_retention_interval": "0",
+    "prefix_caching_hash_algo": "sha256",
+    "sliding_window": "None",
+    "user_specified_block_size": "True",
+}
 
 
 class Exposition:
     """Renders the page from a snapshot at the moment of the scrape."""
 
-    def __init__(self, profile: EngineProfile, model: str, created: float) -> None:
+    def __init__(self, profile: EngineProfile, model: str, max_model_len: int, created: float) -> None:
         self._profile = profile
+        self._max_model_len = max_model_len
         self._labels = {"model_name": model, "engine": "0"}
         self._created = created
         self._stats: EngineStats | None = None
-        self.tally = Tally(build_histograms(profile.max_model_len))
+        self.tally = Tally(build_histograms(max_model_len))
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -62,16 +84,13 @@ class Exposition:
         yield self._gauge("engine_sleep_state", text, sleep_state=states)
         text = "KV-cache usage. 1 means 100 percent usage."
         yield self._gauge("kv_cache_usage_perc", text, stats.kv_usage_ratio)
-        info = {
+        info = CACHE_INFO | {
             "block_size": str(self._profile.block_size),
             "cache_dtype": self._profile.cache_dtype,
-            "enable_prefix_caching": "True",
-            "engine": "0",
-            "gpu_memory_utilization": "0.92",
+            "effective_attention_block_size": str(self._profile.block_size),
+            "kv_cache_max_concurrency": str(stats.kv_blocks_total * self._profile.block_size / self._max_model_len),
+            "kv_cache_size_tokens": str(stats.kv_blocks_total * self._profile.block_size),
             "num_gpu_blocks": str(stats.kv_blocks_total),
-            "num_cpu_blocks": "None",
-            "prefix_caching_hash_algo": "sha256",
-            "sliding_window": "None",
         }
         text = "Information of the LLMEngine CacheConfig"
         family = GaugeMetricFamily("vllm:cache_config_info", text, labels=list(info))
@@ -108,6 +127,8 @@ class Exposition:
         tiers = dict.fromkeys(CACHE_SOURCES, 0.0) | {"device": float(stats.prefix_hits)}
         yield self._counter("prompt_tokens_cached_by_source", text, source=tiers)
         yield self._counter("generation_tokens", "Number of generation tokens processed.", stats.generation_tokens)
+        for name, text in ESTIMATES:  # registered by vLLM in any case, counted only with --enable-mfu-metrics
+            yield self._counter(f"estimated_{name}_per_gpu", text, 0)
         success = {reason: float(value) for reason, value in self.tally.success.items()}
         yield self._counter("request_success", "Count of successfully processed requests.", finished_reason=success)
         text = "Number of admission attempts rejected by a queue limit, by reason."

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-import msgspec
-
+from service.emulator.bodies import read_int, require
 from service.emulator.fields import Fields, as_fields, as_int, as_list, as_text
-from service.emulator.refusals import Refusal, build_bad_json, build_invalid
+from service.emulator.refusals import Refusal, build_invalid, build_missing, build_validation
 from service.emulator.template import count_tokens, flatten, render_chat
 
 MAX_CHOICES = 16_384
 """vLLM's ``VLLM_MAX_N_SEQUENCES``."""
+
+
+MAX_STOP_STRINGS = 4
+"""vLLM's ``VLLM_MAX_STOP_STRINGS``."""
 
 
 class Api(StrEnum):
@@ -34,6 +37,8 @@ class Job:
     prompts: tuple[bytes, ...]
     text_key: bytes
     """What the text is derived from: the prompt without a partial answer to be continued."""
+    is_text: bool = True
+    """Whether the prompt came as text, not as token ids."""
     stream: bool = False
     choices: int = 1
     max_tokens: int | None = None
@@ -62,62 +67,23 @@ class Job:
     """The request as written; the Responses API echoes parts of it."""
 
 
-def parse_json(data: bytes) -> Fields:
-    """The body as an object."""
-    try:
-        value: object = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        try:
-            value = json.loads(data)
-        except UnicodeDecodeError as error:
-            raise Refusal(400, "There was an error parsing the body", "Bad Request") from error
-        except json.JSONDecodeError as error:
-            raise build_bad_json(error.msg, error.pos) from error
-        except RecursionError as error:
-            raise Refusal(400, "There was an error parsing the body", "Bad Request") from error
-        refuse_surrogates(value)
-    if not isinstance(value, dict):
-        raise build_invalid("model_attributes_type", (), "Input should be a valid dictionary", None)
-    return value
-
-
-def refuse_surrogates(value: object) -> None:
-    """Half a surrogate pair is a string to Python's parser but not to pydantic."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise build_invalid("string_unicode", (), "Input should be a valid string") from error
-
-
-def require(body: Fields, name: str) -> object:
-    if name not in body:
-        raise build_invalid("missing", (name,), "Field required", f"<dict of {len(body)} items>")
-    return body[name]
-
-
-def read_int(body: Fields, name: str, at_least: int | None = None) -> int | None:
-    """An optional integer; a wrong type is refused, as pydantic does."""
-    raw = body.get(name)
-    if raw is None:
-        return None
-    value = as_int(raw)
-    if value is None:
-        raise build_invalid("int_parsing", (name,), "Input should be a valid integer", raw)
-    if at_least is not None and value < at_least:
-        raise Refusal(400, f"{name} must be at least {at_least}, got {value}.", param=name)
-    return value
-
-
 def read_choices(body: Fields) -> int:
-    choices = read_int(body, "n", 1) or 1
+    asked = read_int(body, "n")
+    choices = 1 if asked is None else asked
+    if choices < 1:
+        raise Refusal(400, f"n must be at least 1, got {choices}.")
     if choices > MAX_CHOICES:
-        raise Refusal(400, f"n must be at most {MAX_CHOICES}, got {choices}.", param="n")
+        raise build_validation(f"n must be at most {MAX_CHOICES}, got {choices}.", "n", choices)
     return choices
 
 
-def read_stop(raw: object) -> tuple[str, ...]:
+def read_stop(body: Fields, name: str) -> tuple[str, ...]:
+    raw = body.get(name)
     if isinstance(raw, str):
         return (raw,)
+    if len(as_list(raw)) > MAX_STOP_STRINGS:
+        message = f"List should have at most {MAX_STOP_STRINGS} items after validation, not {len(as_list(raw))}"
+        raise build_invalid("too_long", (name,), message, raw)
     return tuple(word for word in as_list(raw) if isinstance(word, str))
 
 
@@ -140,6 +106,9 @@ def read_usage_options(body: Fields) -> tuple[bool, bool]:
 def read_sampling(body: Fields) -> Fields:
     """The fields that chat and completions share, as arguments of ``Job``."""
     include, continuous = read_usage_options(body)
+    temperature = body.get("temperature")
+    if isinstance(temperature, float) and not math.isfinite(temperature):
+        raise build_validation(f"temperature must be a finite number, got {temperature}.", "temperature", temperature)
     tools = as_list(body.get("tools"))
     choice = body.get("tool_choice", "auto" if tools else "none")
     name, required, forbidden = read_tool_choice(choice)
@@ -150,7 +119,7 @@ def read_sampling(body: Fields) -> Fields:
         "min_tokens": read_int(body, "min_tokens", 0) or 0,
         "ignore_eos": bool(body.get("ignore_eos")),
         "seed": read_int(body, "seed") or 0,
-        "stop": read_stop(body.get("stop")),
+        "stop": read_stop(body, "stop"),
         "include_usage": include,
         "continuous_usage": continuous,
         "return_token_ids": bool(body.get("return_token_ids")),
@@ -170,16 +139,21 @@ def read_chat(body: Fields) -> Job:
     if not isinstance(messages, list):
         raise build_invalid("list_type", ("messages",), "Input should be a valid list", messages)
     if not messages:
-        raise Refusal(400, "list index out of range")
+        message = "Cannot apply chat template to an empty conversation. Provide at least one message."
+        raise Refusal(400, message)
     shared = read_sampling(body)
     if shared["tool_required"] and not shared["tools"]:
-        raise Refusal(400, "When using `tool_choice`, `tools` must be set.", param="tool_choice")
+        raise build_validation("When using `tool_choice`, `tools` must be set.", "tool_choice")
     last = as_fields(messages[-1])
     last_text = flatten(last.get("content"))
     continued = bool(body.get("continue_final_message"))
     if continued and body.get("add_generation_prompt", True):
-        message = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
-        raise Refusal(400, message, param="add_generation_prompt")
+        message = (
+            "continue_final_message and add_generation_prompt are not compatible. Use continue_final_message when you "
+            "want the model to continue the final message, and add_generation_prompt when you want to add a header "
+            "that will prompt it to start a new assistant message instead."
+        )
+        raise Refusal(400, message)
     tools = list(as_list(body.get("tools")))
     prompt = render_chat(messages, tools, open_last=continued)
     effort = as_text(body.get("reasoning_effort"))
@@ -201,8 +175,8 @@ def read_chat(body: Fields) -> Job:
 
 def read_completion(body: Fields) -> Job:
     raw = body.get("prompt")
-    if raw is None:
-        raise Refusal(400, "Either prompt or prompt_embeds must be provided and non-empty.", param="prompt")
+    if raw is None or raw == "":
+        raise build_validation("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
     prompts = read_prompts(raw)
     limit = read_int(body, "max_tokens", 0)
     logprobs = read_int(body, "logprobs", 0)
@@ -211,6 +185,7 @@ def read_completion(body: Fields) -> Job:
         api=Api.COMPLETIONS,
         prompts=prompts,
         text_key=b"\n".join(prompts),
+        is_text=isinstance(raw, str) or any(isinstance(item, str) for item in as_list(raw)),
         max_tokens=16 if limit is None else max(1, limit),
         logprobs=logprobs,
         wants_reasoning=False,
@@ -229,7 +204,7 @@ def read_prompts(raw: object) -> tuple[bytes, ...]:
         item.encode("utf-8", "replace") if isinstance(item, str) else render_ids(as_list(item)) for item in items
     ]
     if not prompts:
-        raise Refusal(400, "Either prompt or prompt_embeds must be provided and non-empty.", param="prompt")
+        raise Refusal(400, "You must pass at least one prompt")
     return tuple(prompts)
 
 
@@ -258,8 +233,12 @@ def read_response(body: Fields) -> Job:
 
 
 def read_message(body: Fields, counting: bool = False) -> Job:
-    messages = as_list(require(body, "messages"))
-    limit = None if counting else as_int(require(body, "max_tokens"))
+    needed = ("model", "messages") if counting else ("model", "messages", "max_tokens")
+    missing = [name for name in needed if name not in body]
+    if missing:
+        raise build_missing(missing, body)
+    messages = as_list(body["messages"])
+    limit = None if counting else as_int(body["max_tokens"])
     if not counting and (limit is None or limit <= 0):
         raise build_invalid(
             "value_error", ("max_tokens",), "Value error, max_tokens must be positive", body["max_tokens"]
@@ -274,7 +253,7 @@ def read_message(body: Fields, counting: bool = False) -> Job:
         prompts=(prompt,),
         text_key=prompt,
         max_tokens=limit,
-        stop=read_stop(body.get("stop_sequences")),
+        stop=read_stop(body, "stop_sequences"),
         include_usage=True,
         continuous_usage=True,
         last_text=flatten(as_fields(messages[-1]).get("content")) if messages else "",

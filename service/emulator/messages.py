@@ -39,9 +39,10 @@ class MessageDialect:
         if delta.reasoning:
             self._enter(events, answer, "thinking", {"type": "thinking", "thinking": ""})
             self._say(events, {"type": "thinking_delta", "thinking": delta.reasoning})
-        if delta.arguments:
+        if delta.tool_name is not None:
             block: Fields = {"type": "tool_use", "id": build_tool_id(answer), "name": delta.tool_name, "input": {}}
             self._enter(events, answer, "tool_use", block)
+        if delta.arguments:
             self._say(events, {"type": "input_json_delta", "partial_json": delta.arguments})
         elif delta.content:
             self._enter(events, answer, "text", {"type": "text", "text": ""})
@@ -87,10 +88,10 @@ class MessageDialect:
             return
         self._leave(events, answer)
         self._block = kind
-        events.append(build_event("content_block_start", {"index": self._index, "content_block": block}))
+        events.append(build_event("content_block_start", {"content_block": block, "index": self._index}))
 
     def _say(self, events: list[bytes], delta: Fields) -> None:
-        events.append(build_event("content_block_delta", {"index": self._index, "delta": delta}))
+        events.append(build_event("content_block_delta", {"delta": delta, "index": self._index}))
 
     def _leave(self, events: list[bytes], answer: Answer) -> None:
         if not self._block:
@@ -110,7 +111,8 @@ def build_event(name: str, fields: Fields) -> bytes:
 def build_usage(answer: Answer) -> Fields:
     usage: Fields = {"input_tokens": answer.prompt_tokens, "output_tokens": answer.completion_tokens}
     if answer.options.prompt_details:
-        usage["input_tokens"] = answer.prompt_tokens - answer.cached_tokens
+        usage["input_tokens"] = answer.prompt_tokens - answer.cached_tokens - answer.created_cache_tokens
+        usage["cache_creation_input_tokens"] = answer.created_cache_tokens
         usage["cache_read_input_tokens"] = answer.cached_tokens
     return usage
 

@@ -39,16 +39,57 @@ class Refusal(Exception):  # noqa: N818  (an answer that ends a request early, n
         return msgspec.json.encode({"type": "error", "error": error})
 
 
+class Unrouted(Exception):  # noqa: N818  (an answer, not a fault of the program)
+    """Starlette's own 404 and 405, which vLLM leaves as they are."""
+
+    def __init__(self, status: int, detail: str, allow: str = "") -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.allow = allow
+
+
+def build_validation(message: str, parameter: str, value: object = None) -> Refusal:
+    """vLLM's ``VLLMValidationError``: the parameter, and the value if there is one, stand behind the message too."""
+    where = f"parameter={parameter}" if value is None else f"parameter={parameter}, value={value}"
+    return Refusal(400, f"{message} ({where})", param=parameter)
+
+
+def summarise(value: object) -> object:
+    """A value as vLLM echoes it in a validation error."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list | dict):
+        return f"<{type(value).__name__} of {len(value)} items>"
+    return str(value)
+
+
 def build_invalid(kind: str, where: tuple[str, ...], message: str, value: object = None) -> Refusal:
     """What FastAPI's validation says, in vLLM's words (400, not 422)."""
     path = ".".join(("body", *where))
-    detail = {"type": kind, "loc": path, "msg": message, "input": value}
+    detail = {"type": kind, "loc": path, "msg": message, "input": summarise(value)}
     return Refusal(400, f"1 validation error:\n  {detail}", "Bad Request", path)
+
+
+def build_missing(names: list[str], body: dict[str, object]) -> Refusal:
+    """Required fields that are not there, all of them."""
+    details = [
+        {"type": "missing", "loc": f"body.{name}", "msg": "Field required", "input": summarise(body)} for name in names
+    ]
+    label = "error" if len(names) == 1 else "errors"
+    lines = "\n".join(f"  {detail}" for detail in details)
+    return Refusal(400, f"{len(names)} validation {label}:\n{lines}", "Bad Request", f"body.{names[0]}")
 
 
 def build_bad_json(message: str, position: int) -> Refusal:
     path = f"body.{position}"
-    detail = {"type": "json_invalid", "loc": path, "msg": "JSON decode error", "input": {}, "ctx": {"error": message}}
+    detail = {
+        "type": "json_invalid",
+        "loc": path,
+        "msg": "JSON decode error",
+        "input": "<dict of 0 items>",
+        "ctx": {"error": message},
+    }
     return Refusal(400, f"1 validation error:\n  {detail}", "Bad Request", path)
 
 
@@ -57,18 +98,15 @@ def build_unknown_model(asked: str, served: str) -> Refusal:
     return Refusal(404, message, "NotFoundError", "model")
 
 
-def build_too_long(limit: int, tokens: int) -> Refusal:
+def build_too_long(limit: int, tokens: int, is_text: bool) -> Refusal:
+    """vLLM's tokenizer stops one token past the limit, so it knows the length only of prompts that came as ids."""
+    known = f"at least {limit + 1}" if is_text else str(tokens)
     message = (
-        f"This model's maximum context length is {limit} tokens. However, your prompt contains {tokens} input tokens, "
+        f"This model's maximum context length is {limit} tokens. However, your prompt contains {known} input tokens, "
         "which exceeds this limit even without any output tokens. Please reduce the length of the input prompt."
     )
-    return Refusal(400, message, "BadRequestError", "input_tokens")
+    return build_validation(message, "input_tokens", limit + 1 if is_text else tokens)
 
 
 def build_busy(reason: RefusalReason) -> Refusal:
     return Refusal(503, BUSY[reason], "Service Unavailable")
-
-
-def build_http(status: int, phrase: str) -> Refusal:
-    """What FastAPI's own refusals look like through vLLM's handler."""
-    return Refusal(status, phrase, phrase)

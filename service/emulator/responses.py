@@ -34,8 +34,9 @@ class ResponseDialect:
         if delta.reasoning:
             self._enter(events, answer, "reasoning", "")
             self._say(events, "response.reasoning_text.delta", delta.reasoning)
+        if delta.tool_name is not None:
+            self._enter(events, answer, "function_call", delta.tool_name)
         if delta.arguments:
-            self._enter(events, answer, "function_call", delta.tool_name or "")
             self._say(events, "response.function_call_arguments.delta", delta.arguments)
         elif delta.content:
             self._enter(events, answer, "message", "")
@@ -55,7 +56,7 @@ class ResponseDialect:
         output: list[Fields] = []
         if reasoning:
             output.append(build_reasoning(build_item_id(answer, "rs", 0), reasoning))
-        if writer.script.tool is not None and writer.arguments:
+        if writer.script.tool is not None and writer.tool_named:
             arguments = writer.script.tool.arguments[: writer.arguments]
             output.append(build_call(answer, build_item_id(answer, "fc", 1), writer.script.tool.name, arguments))
         elif content:
@@ -72,18 +73,19 @@ class ResponseDialect:
         prefix = {"reasoning": "rs", "message": "msg", "function_call": "fc"}[kind]
         self._kind, self._text = kind, ""
         self._item_id = build_item_id(answer, prefix, len(self._output))
-        item: Fields = {"id": self._item_id, "type": kind, "status": "in_progress"}
+        item: Fields = {"id": self._item_id}
         if kind == "message":
-            item |= {"role": "assistant", "content": [], "phase": None}
+            item |= {"content": [], "role": "assistant", "status": "in_progress", "type": kind, "phase": None}
         elif kind == "reasoning":
-            item |= {"summary": [], "content": None, "encrypted_content": None}
+            item |= {"summary": [], "type": kind, "content": None, "encrypted_content": None, "status": "in_progress"}
         else:
-            item |= {"call_id": build_item_id(answer, "call", 0), "name": name, "arguments": ""}
+            item = {"arguments": "", "call_id": build_item_id(answer, "call", 0), "name": name, "type": kind} | item
+            item["status"] = "in_progress"
         events.append(self._event("response.output_item.added", {"output_index": len(self._output), "item": item}))
         if kind != "function_call":
             part: Fields = {"text": "", "type": "reasoning_text"}
             if kind == "message":
-                part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+                part = {"annotations": [], "text": "", "type": "output_text", "logprobs": []}
             events.append(self._event("response.content_part.added", self._place() | {"part": part}))
 
     def _say(self, events: list[bytes], name: str, text: str) -> None:
@@ -104,7 +106,7 @@ class ResponseDialect:
             events.append(self._event("response.content_part.done", place | {"part": part}))
         elif self._kind == "message":
             item = build_message_item(self._item_id, self._text)
-            part = {"type": "output_text", "text": self._text, "annotations": [], "logprobs": None}
+            part = {"annotations": [], "text": self._text, "type": "output_text", "logprobs": None}
             events.append(self._event("response.output_text.done", place | {"text": self._text, "logprobs": []}))
             events.append(self._event("response.content_part.done", place | {"part": part}))
         else:
@@ -124,7 +126,8 @@ class ResponseDialect:
         return place
 
     def _event(self, name: str, fields: Fields) -> bytes:
-        body = encode_json({"type": name, "sequence_number": self._sequence} | fields)
+        named: Fields = {"type": name, "sequence_number": self._sequence}
+        body = encode_json(dict(sorted((named | fields).items())))  # pydantic's order here is alphabetical
         self._sequence += 1
         return b"event: " + name.encode() + b"\ndata: " + body + b"\n\n"
 
@@ -203,7 +206,8 @@ def build_response(answer: Answer, status: str, output: list[Fields]) -> Fields:
     metrics = answer.metrics()
     if metrics is not None and status not in ("in_progress", "queued"):
         response["metrics"] = metrics
-    return response | {"presence_penalty": 0.0, "frequency_penalty": 0.0, "kv_transfer_params": None}
+    response |= {"presence_penalty": 0.0, "frequency_penalty": 0.0, "kv_transfer_params": None}
+    return response | {"ec_transfer_params": None, "input_messages": None, "output_messages": None}
 
 
 def build_usage(answer: Answer) -> Fields:
@@ -211,8 +215,8 @@ def build_usage(answer: Answer) -> Fields:
     return {
         "input_tokens": answer.prompt_tokens,
         "input_tokens_details": {
-            "cache_write_tokens": 0,
             "cached_tokens": answer.cached_tokens,
+            "cache_write_tokens": 0,
             "input_tokens_per_turn": [],
             "cached_tokens_per_turn": [],
         },

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import hmac
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from urllib.parse import parse_qs, unquote
 
 import msgspec
 
+from service.emulator.bodies import parse_json, require
 from service.emulator.exchange import Exchange, Headers
 from service.emulator.faults import FAULT_HEADER, PROBE_FAULTS, Fault, FaultKind, parse_faults
 from service.emulator.fields import Fields, as_fields, as_int, as_list, as_text
-from service.emulator.intake import READERS, Api, parse_json, read_message, require
-from service.emulator.refusals import UNSUPPORTED_MEDIA, Refusal, build_http, build_unknown_model
+from service.emulator.intake import READERS, Api, read_message
+from service.emulator.refusals import UNSUPPORTED_MEDIA, Refusal, Unrouted, build_unknown_model
 from service.emulator.template import count_tokens, decode, encode, render_chat
 from service.emulator.worker import EmulatedWorker
 
 JSON = b"application/json"
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"
+LOAD_REPORTED = ("/v1/chat/completions", "/v1/completions")
 GUARDED = ("/v1", "/v2", "/inference", "/cohere")
 HTML_502 = b"<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body>Bad Gateway</body>\r\n</html>\r\n"
 GARBAGE = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 this is not HTTP \xff\xfe\r\n\r\n"
@@ -53,11 +56,17 @@ class Router:
     def answer(self, exchange: Exchange) -> None:
         """Answer a request, now or as its tokens come."""
         anthropic = exchange.path.startswith("/v1/messages")
+        if self._worker.config.enable_request_id_headers:
+            identity = self._worker.build_identity(exchange.header(b"x-request-id"))
+            exchange.standing.append((b"x-request-id", identity.encode("latin-1", "replace")))
         try:
             self._dispatch(exchange)
+        except Unrouted as unrouted:
+            allow: Headers = [(b"allow", unrouted.allow.encode())] if unrouted.allow else []
+            exchange.respond(unrouted.status, encode_json({"detail": unrouted.detail}), JSON, allow)
         except Refusal as refusal:
             body = refusal.anthropic_body() if anthropic and refusal.kind != "Bad Request" else refusal.body()
-            exchange.respond(refusal.status, body, JSON, self._headers(exchange))
+            exchange.respond(refusal.status, body, JSON)
 
     def _dispatch(self, exchange: Exchange) -> None:
         path = exchange.path
@@ -71,13 +80,15 @@ class Router:
         if path.startswith("/v1/responses/"):
             self._stored_response(exchange)
             return
-        known = {"GET": self._get, "HEAD": self._get, "POST": self._post}.get(exchange.method, {}).get(path)
+        known = {"GET": self._get, "POST": self._post}.get(exchange.method, {}).get(path)
         if known is not None:
             known(exchange)
-        elif api is not None or path in self._get or path in self._post:
-            raise build_http(405, "Method Not Allowed")
+        elif api is not None or path in self._post:
+            raise Unrouted(405, "Method Not Allowed", "POST")
+        elif path in self._get:
+            raise Unrouted(405, "Method Not Allowed", "GET")
         else:  # an embedding route is not registered for a model that only generates
-            raise build_http(404, "Not Found")
+            raise Unrouted(404, "Not Found")
 
     # ------------------------------------------------------------------ generation
 
@@ -97,7 +108,7 @@ class Router:
                 "launching the vLLM server."
             )
             raise Refusal(400, message, "invalid_request_error", "background")
-        self._worker.generate(exchange, job, faults, self._headers(exchange))
+        self._worker.generate(exchange, job, faults, self._headers(exchange, job.stream))
 
     def _choose_faults(self, exchange: Exchange) -> tuple[Fault, ...]:
         faults = self._worker.faults.choose(exchange.path)
@@ -131,8 +142,11 @@ class Router:
     def _stored_response(self, exchange: Exchange) -> None:
         """vLLM keeps no responses unless told to by an environment variable: every lookup fails."""
         name, _, action = exchange.path.removeprefix("/v1/responses/").partition("/")
-        if (exchange.method, action) not in (("GET", ""), ("POST", "cancel")):
-            raise build_http(405, "Method Not Allowed") if action in ("", "cancel") else build_http(404, "Not Found")
+        method = {"": "GET", "cancel": "POST"}.get(action)
+        if method is None:
+            raise Unrouted(404, "Not Found")
+        if exchange.method != method:
+            raise Unrouted(405, "Method Not Allowed", method)
         message = f"Response with id '{unquote(name)}' not found."
         raise Refusal(404, message, "invalid_request_error", "response_id")
 
@@ -209,7 +223,9 @@ class Router:
     def _count_tokens(self, exchange: Exchange) -> None:
         job = read_message(self._read(exchange), counting=True)
         self._check_model(job.model)
-        exchange.respond(200, encode_json({"input_tokens": count_tokens(job.prompts[0])}), JSON)
+        tokens = count_tokens(job.prompts[0])
+        counted: Fields = {"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}}
+        exchange.respond(200, encode_json(counted), JSON)
 
     # ------------------------------------------------------------------ the emulator's own
 
@@ -250,21 +266,18 @@ class Router:
         if model and model != served:
             raise build_unknown_model(model, served)
 
-    def _headers(self, exchange: Exchange) -> Headers:
-        headers: Headers = []
-        if self._worker.config.enable_request_id_headers:
-            identity = self._worker.build_identity(exchange.header(b"x-request-id"))
-            headers.append((b"x-request-id", identity.encode("latin-1", "replace")))
+    def _headers(self, exchange: Exchange, stream: bool) -> Headers:
+        """vLLM reports its load in the answers of chat and completions that are not streamed."""
         wanted = exchange.header(b"endpoint-load-metrics-format")
-        if wanted and wanted.lower() in ("json", "text") and not exchange.started:
-            headers += self._load_report(wanted.lower())
-        return headers
+        if wanted and wanted.lower() in ("json", "text") and not stream and exchange.path in LOAD_REPORTED:
+            return self._load_report(wanted.lower())
+        return []
 
     def _load_report(self, form: str) -> Headers:
         stats = self._worker.engine.stats()
-        values = {"kv_cache_usage_perc": stats.kv_usage_ratio, "num_requests_waiting": float(stats.waiting)}
+        values = {"num_requests_waiting": float(stats.waiting), "kv_cache_usage_perc": stats.kv_usage_ratio}
         if form == "json":
-            report = b"JSON " + encode_json({"named_metrics": values})
+            report = b"JSON " + json.dumps({"named_metrics": values}).encode()
         else:
             report = ("TEXT " + ", ".join(f"named_metrics.{name}={value}" for name, value in values.items())).encode()
         return [(b"endpoint-load-metrics", report)]

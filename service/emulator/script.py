@@ -61,10 +61,11 @@ def build_script(job: Job, choice: int, output: OutputModel, room_tokens: int, o
     reasoning = 0 if job.continued_tokens or not job.wants_reasoning else round(total * output.reasoning_ratio)
     tool = choose_tool(job)
     if tool is not None:
-        asked = reasoning + -(-len(tool.arguments.encode()) // TOKEN_BYTES)
+        asked = reasoning + 1 + -(-len(tool.arguments.encode()) // TOKEN_BYTES) + 1  # its name, arguments, the end
         total = min(asked, limit)
-        finish = "stop" if asked <= limit else "length"
-        return Script(key, min(reasoning, total), total, tool=tool, finish_reason=finish)
+        whole = asked <= limit
+        finish = "stop" if whole else "length"
+        return Script(key, min(reasoning, total), total, tool=tool, ends_with_eos=whole, finish_reason=finish)
     stops = drawn < limit or (drawn == limit and job.max_tokens is None and not job.ignore_eos)
     script = Script(
         key,

@@ -49,7 +49,7 @@ class EmulatedWorker:
         self.engine = Engine(self.profile, config.engine_config(), random.Random(config.seed))
         # The emulator is a process of its own: vLLM stamps `created` and `date` with the wall clock.
         self.wall_clock = time.time  # noqa: TID251
-        self.exposition = Exposition(self.profile, config.model, self.wall_clock())
+        self.exposition = Exposition(self.profile, config.model, config.context_tokens(), self.wall_clock())
         self.faults = FaultBoard(parse_faults(config.fault))
         self.log = RequestLog(config.request_log)
         self.connections: set[Connection] = set()
@@ -93,7 +93,7 @@ class EmulatedWorker:
             raise Refusal(400, "The decoder prompt cannot be empty")
         limit = self.config.context_tokens()
         if max(tokens) >= limit:
-            raise build_too_long(limit, max(tokens))
+            raise build_too_long(limit, max(tokens), job.is_text)
         if self.draining and self.config.engine_version == "0.32":
             raise Refusal(500, SHUTTING_DOWN, "InternalServerError")
         reason = self.engine.choose_refusal(job.choices * len(job.prompts))

@@ -17,6 +17,7 @@ from service.emulator.template import TOKEN_BYTES, encode
 LETTERS = ("bcdfghjklmnprstvw", "aeiou", "bdgklmnprstx")
 WORDS = tuple(f" {a}{b}{c}" for a in LETTERS[0] for b in LETTERS[1] for c in LETTERS[2])
 EOS_ID = 2
+NAME_ID = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +68,13 @@ class Writer:
     """Writes one choice, some tokens at a time."""
 
     __slots__ = ("_content", "_reasoning", "arguments", "content_chars", "content_parts", "ids", "reasoning_parts",
-                 "script", "written")  # fmt: skip
+                 "script", "tool_named", "written")  # fmt: skip
 
     def __init__(self, script: Script) -> None:
         self.script = script
         self.written = 0
         self.arguments = 0
+        self.tool_named = False
         self.content_chars = 0
         self.reasoning_parts: list[str] = []
         self.content_parts: list[str] = []
@@ -102,10 +104,12 @@ class Writer:
             reasoning = "".join(self._reasoning.choices(WORDS, k=thinking))
             self.reasoning_parts.append(reasoning)
         if saying and script.tool is not None:
-            if not self.arguments:
+            if not self.tool_named:
+                self.tool_named = True
                 name = script.tool.name
+                saying -= 1
             arguments = script.tool.arguments[self.arguments : self.arguments + saying * TOKEN_BYTES]
-            self.arguments += saying * TOKEN_BYTES
+            self.arguments += len(arguments)
         elif saying:
             content = "".join(self._content.choices(WORDS, k=saying - 1 if ends else saying))
             content = self._cut(content)
@@ -113,6 +117,8 @@ class Writer:
         ids: list[int] = []
         if with_ids:
             ids = encode(reasoning + content + arguments)
+            if name is not None:
+                ids.insert(thinking, NAME_ID)
             if ends:
                 ids.append(EOS_ID)
             self.ids += ids

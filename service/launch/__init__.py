@@ -7,7 +7,8 @@
   every line it can produce is fed to vLLM's real argument parser in ``tests/engine``.
 * ``memory`` is the arithmetic of weights and KV cache; ``preflight`` judges a machine against a profile, purely, over
   the facts ``probe`` gathers; ``fallback`` judges a started worker against what was asked of it.
-* ``cache`` builds large things once per recipe; ``cpu_engine`` makes the CPU engine and its small model with it.
+* ``cache`` builds large things once per recipe, ``environment`` and ``build_step`` fill them; ``cpu_engine`` makes the
+  CPU engine and its small model with them.
 
 ``engine_side`` holds scripts for the engine's own Python. It is not a package: nothing here imports it, and nothing in
 this room imports vllm or torch. The room refuses to know about gateways, requests and tenants.

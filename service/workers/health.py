@@ -20,8 +20,8 @@ class HealthConfig:
     """When a worker is judged unhealthy, and when well again.
 
     ``required_model``: the model that must be served; ``None`` takes any.
-    ``stall_after_s``: work without any progress for so long is a stall. 10 s: four orders above a decode step, and a
-    prefill shows as cache growth with every chunk (a chunk takes well under 1 s).
+    ``stall_after_s``: work without any progress for so long is a stall. 9 s, and up to one probe until the work is
+    seen, make 10 s: hundreds of decode steps, and a prefill shows as cache growth with every chunk (well under 1 s).
     ``blind_stall_after_s``: the same when the worker's counters cannot be read, so that only bytes tell. A guess: above
     the TTFT of long prompts, since a prefill is then invisible.
     ``failures_to_eject``: scrapes that fail in a row, with nothing else answered, before an idle worker is ejected.
@@ -31,7 +31,7 @@ class HealthConfig:
     """
 
     required_model: str | None = None
-    stall_after_s: float = 10.0
+    stall_after_s: float = 9.0
     blind_stall_after_s: float = 90.0
     failures_to_eject: int = 3
     stale_after_s: float = 5.0

@@ -23,6 +23,9 @@ FAMILIES = {
     "external_prefix_cache_hits": ("counter", ENGINE),
     "mm_cache_queries": ("counter", ENGINE),
     "mm_cache_hits": ("counter", ENGINE),
+    "estimated_flops_per_gpu": ("counter", ENGINE),
+    "estimated_read_bytes_per_gpu": ("counter", ENGINE),
+    "estimated_write_bytes_per_gpu": ("counter", ENGINE),
     "num_preemptions": ("counter", ENGINE),
     "prompt_tokens": ("counter", ENGINE),
     "prompt_tokens_by_source": ("counter", ENGINE | {"source"}),
@@ -61,7 +64,14 @@ LABEL_VALUES = {
     ("prompt_tokens_by_source", "source"): {"local_compute", "local_cache_hit", "external_kv_transfer"},
     ("engine_sleep_state", "sleep_state"): {"awake", "weights_offloaded", "discard_all"},
 }
-CACHE_INFO_LABELS = {"engine", "block_size", "cache_dtype", "enable_prefix_caching", "num_gpu_blocks"}
+CACHE_INFO_LABELS = {
+    "engine",
+    "block_size",
+    "cache_dtype",
+    "enable_prefix_caching",
+    "num_gpu_blocks",
+    "kv_cache_size_tokens",
+}
 USER = [{"role": "user", "content": "Say something about queues."}]
 
 
@@ -247,7 +257,12 @@ def check_errors(subject):
     missing = subject.post("/v1/chat/completions")
     assert missing.status_code == 400
     assert "body.messages" in missing.json()["error"]["param"]
-    assert subject.client.get("/nothing").status_code == 404
+    nothing = subject.client.get("/nothing")
+    assert (nothing.status_code, nothing.json()) == (404, {"detail": "Not Found"})
+    wrong = subject.client.get("/v1/chat/completions")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+    limit = subject.post("/v1/chat/completions", messages=USER, max_tokens=0).json()["error"]
+    assert limit["message"] == "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)"
     length = subject.client.get("/v1/models").json()["data"][0]["max_model_len"]
     long = subject.post("/v1/completions", prompt=[5] * (length + 1), max_tokens=1)
     assert long.status_code == 400
@@ -267,6 +282,37 @@ def check_request_id(subject):
     assert answer["id"] == "chatcmpl-abc"
 
 
+def check_messages(subject):
+    body = {"messages": USER, "max_tokens": 4}
+    answer = subject.post("/v1/messages", **body).json()
+    assert (answer["type"], answer["role"]) == ("message", "assistant")
+    assert answer["usage"]["output_tokens"] <= 4
+    assert answer["content"]
+    response = subject.post("/v1/messages", stream=True, **body)
+    names = [line.removeprefix("event: ") for line in response.text.splitlines() if line.startswith("event: ")]
+    assert names[0] == "message_start"
+    assert names[-2:] == ["message_delta", "message_stop"]
+    assert names.count("content_block_start") == names.count("content_block_stop")
+    refused = subject.client.post("/v1/messages", json={"model": "nope", **body})
+    assert refused.status_code == 404
+    assert refused.json()["type"] == "error"
+    assert subject.post("/v1/messages/count_tokens", messages=USER).json()["input_tokens"] > 0
+
+
+def check_responses(subject):
+    answer = subject.post("/v1/responses", input="Hi", max_output_tokens=4).json()
+    assert answer["object"] == "response"
+    assert answer["usage"]["output_tokens"] <= 4
+    response = subject.post("/v1/responses", input="Hi", max_output_tokens=4, stream=True)
+    events = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+    assert events[-1]["type"] == "response.completed"
+    assert list(events[-1]) == sorted(events[-1])
+    lost = subject.client.get("/v1/responses/resp_unknown")
+    assert (lost.status_code, lost.json()["error"]["param"]) == (404, "response_id")
+
+
 CHECKS = (
     check_metric_families,
     check_metrics_count_a_request,
@@ -279,4 +325,6 @@ CHECKS = (
     check_errors,
     check_tokenize,
     check_request_id,
+    check_messages,
+    check_responses,
 )

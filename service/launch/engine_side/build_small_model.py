@@ -4,9 +4,14 @@ A script, run by the *engine's* Python (``python build_small_model.py OUT_DIR``)
 its imports live inside the functions because Sluice's own environment has neither torch nor tokenizers.
 
 The result is a directory vLLM can serve: a byte-level BPE tokenizer of 2,048 entries, a two-layer Qwen3 with random
-weights from a fixed seed, and a ChatML template that knows tools, partial assistant messages and reasoning text. It
-speaks nonsense, which is all a test of plumbing, metrics and scheduling asks of it; the same seed gives the same
-weights, so greedy output agrees between two workers.
+weights from a fixed seed, and a ChatML template that knows tools and partial assistant messages. It speaks nonsense,
+which is all a test of plumbing, metrics and scheduling asks of it; the same seed gives the same weights, so greedy
+output agrees between two workers.
+
+Left alone it never says a special token, a word of the protocol or half a character: one dimension of its hidden state
+is a constant, and those tokens weigh it negatively, which amounts to a bias. So every token is visible text, and a
+reply ends where ``max_tokens`` says, whatever a load tool expects. Forced output (``structured_outputs``) can still
+say anything.
 
 The tokenizer is trained on the Python language reference, which CPython carries in ``pydoc_data.topics``: English and
 code of fair size, on every machine, the same for one Python version. That version is part of the cache key.
@@ -18,6 +23,10 @@ code of fair size, on every machine, the same for one Python version. That versi
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 VOCABULARY_SIZE = 2048
 WEIGHT_SEED = 20260214
@@ -72,8 +81,8 @@ def training_text() -> list[str]:
     return [paragraph for name in sorted(topics) for paragraph in topics[name].split("\n\n")]
 
 
-def build_tokenizer(out_dir: Path) -> tuple[int, int]:
-    """Train and save the tokenizer; return the ids of end-of-text and end-of-turn."""
+def build_tokenizer(out_dir: Path) -> "PreTrainedTokenizerFast":
+    """Train, save and return the tokenizer."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -99,15 +108,43 @@ def build_tokenizer(out_dir: Path) -> tuple[int, int]:
     if len(tokenizer) != VOCABULARY_SIZE:
         raise SystemExit(f"tokenizer has {len(tokenizer)} entries, wanted {VOCABULARY_SIZE}")
     tokenizer.save_pretrained(out_dir)
-    return tokenizer.convert_tokens_to_ids(END_OF_TEXT), tokenizer.convert_tokens_to_ids(END_OF_TURN)
+    return tokenizer
 
 
-def build_weights(out_dir: Path, end_of_text_id: int, end_of_turn_id: int) -> int:
+def is_plain(text: str) -> bool:
+    """Say whether a token is printable ASCII, line ends included."""
+    return bool(text) and all(" " <= character <= "~" or character == "\n" for character in text)
+
+
+def list_unsaid_ids(tokenizer: "PreTrainedTokenizerFast") -> list[int]:
+    """Return the ids the model is not to say of its own accord."""
+    words = {tokenizer.convert_tokens_to_ids(token) for token in (*SPECIAL_TOKENS, *PROTOCOL_TOKENS)}
+    return [number for number in range(VOCABULARY_SIZE) if number in words or not is_plain(tokenizer.decode([number]))]
+
+
+def silence(model: "Qwen3ForCausalLM", unsaid_ids: list[int]) -> None:
+    """Make the model score these tokens about 30 below all others, whatever it reads.
+
+    Dimension 0 of every embedding is large, and no layer writes to it; after the last norm it is about 6.
+    """
+    import torch
+
+    with torch.no_grad():
+        model.model.embed_tokens.weight[:, 0] = 0.5
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight[0] = 0
+            layer.mlp.down_proj.weight[0] = 0
+        model.lm_head.weight[:, 0] = 0
+        model.lm_head.weight[unsaid_ids, 0] = -5
+
+
+def build_weights(out_dir: Path, tokenizer: "PreTrainedTokenizerFast") -> int:
     """Save a two-layer Qwen3 with random weights; return its number of parameters."""
     import torch
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(WEIGHT_SEED)
+    end_of_turn_id, end_of_text_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     config = Qwen3Config(
         vocab_size=VOCABULARY_SIZE,
         hidden_size=64,
@@ -123,6 +160,7 @@ def build_weights(out_dir: Path, end_of_text_id: int, end_of_turn_id: int) -> in
         pad_token_id=end_of_text_id,
     )
     model = Qwen3ForCausalLM(config).to(torch.bfloat16)
+    silence(model, list_unsaid_ids(tokenizer))
     model.generation_config = GenerationConfig(eos_token_id=end_of_turn_id, pad_token_id=end_of_text_id)
     model.save_pretrained(out_dir)
     return sum(parameter.numel() for parameter in model.parameters())
@@ -132,8 +170,7 @@ def main() -> None:
     """Build into the directory given on the command line, or into nothing at all if a step fails."""
     out_dir = Path(sys.argv[1])
     out_dir.mkdir(parents=True, exist_ok=True)
-    end_of_text_id, end_of_turn_id = build_tokenizer(out_dir)
-    parameters = build_weights(out_dir, end_of_text_id, end_of_turn_id)
+    parameters = build_weights(out_dir, build_tokenizer(out_dir))
     sys.stdout.write(json.dumps({"vocabulary": VOCABULARY_SIZE, "parameters": parameters}) + "\n")
 
 

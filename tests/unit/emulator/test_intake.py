@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from service.emulator.intake import READERS, Api, parse_json, read_message
+from service.emulator.bodies import parse_json
+from service.emulator.intake import READERS, Api, read_message
 from service.emulator.profiles import OutputModel
 from service.emulator.refusals import Refusal
 from service.emulator.script import build_script
@@ -47,13 +48,20 @@ def text_of(script):
         (Api.CHAT, {"messages": USER, "max_tokens": "many"}, "body.max_tokens"),
         (Api.CHAT, {"messages": USER, "max_tokens": 0}, "max_tokens"),
         (Api.CHAT, {"messages": USER, "n": True}, "body.n"),
-        (Api.CHAT, {"messages": USER, "continue_final_message": True}, "add_generation_prompt"),
+        (Api.CHAT, {"messages": USER, "continue_final_message": True}, None),
         (Api.CHAT, {"messages": USER, "tool_choice": "required"}, "tool_choice"),
         (Api.COMPLETIONS, {}, "prompt"),
-        (Api.COMPLETIONS, {"prompt": []}, "prompt"),
+        (Api.COMPLETIONS, {"prompt": []}, None),
+        (Api.COMPLETIONS, {"prompt": ""}, "prompt"),
+        (Api.CHAT, {"messages": USER, "n": 0}, None),
+        (Api.CHAT, {"messages": USER, "n": 99_999}, "n"),
+        (Api.CHAT, {"messages": USER, "stop": list("abcde")}, "body.stop"),
+        (Api.CHAT, {"messages": USER, "max_tokens": 2.5}, "body.max_tokens"),
+        (Api.CHAT, {"messages": USER, "temperature": float("nan")}, "temperature"),
         (Api.RESPONSES, {}, "body.input"),
-        (Api.MESSAGES, {"messages": USER}, "body.max_tokens"),
-        (Api.MESSAGES, {"messages": USER, "max_tokens": 0}, "body.max_tokens"),
+        (Api.MESSAGES, {"messages": USER}, "body.model"),
+        (Api.MESSAGES, {"messages": USER, "model": "m"}, "body.max_tokens"),
+        (Api.MESSAGES, {"messages": USER, "model": "m", "max_tokens": 0}, "body.max_tokens"),
     ],
 )
 def test_bad_bodies_are_refused_with_400(api, body, param):
@@ -162,10 +170,11 @@ def test_content_parts_and_media_count():
 
 
 def test_messages_and_responses_read_their_own_fields():
-    job = read_message({"messages": USER, "system": "be brief"}, counting=True)
+    job = read_message({"model": "m", "messages": USER, "system": "be brief"}, counting=True)
     assert b"be brief" in job.prompts[0]
     job = READERS[Api.MESSAGES](
         {
+            "model": "m",
             "messages": USER,
             "max_tokens": 9,
             "thinking": {"type": "disabled"},

@@ -5,7 +5,8 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.emulator.intake import READERS, Api, parse_json
+from service.emulator.bodies import parse_json
+from service.emulator.intake import READERS, Api
 from service.emulator.profiles import OutputModel
 from service.emulator.refusals import Refusal
 from service.emulator.script import build_script

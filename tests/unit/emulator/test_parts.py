@@ -110,10 +110,11 @@ def test_text_does_not_depend_on_how_it_is_cut_into_steps(cuts, reasoning):
 
 
 def test_tool_arguments_arrive_whole():
-    writer = Writer(Script(1, 2, 2 + 4, tool=ToolCall("f", '{"a":"kap lom"}')))
-    deltas = [writer.write(1) for _ in range(6)]
+    writer = Writer(Script(1, 2, 2 + 1 + 4 + 1, tool=ToolCall("f", '{"a":"kap lom"}'), ends_with_eos=True))
+    deltas = [writer.write(1, with_ids=True) for _ in range(8)]
     assert "".join(delta.arguments for delta in deltas) == '{"a":"kap lom"}'
-    assert [delta.tool_name for delta in deltas] == [None, None, "f", None, None, None]
+    assert [delta.tool_name for delta in deltas] == [None, None, "f", None, None, None, None, None]
+    assert [len(delta.token_ids) for delta in deltas] == [1] * 8
 
 
 def test_faults_are_parsed_and_refused():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.launch import build_step, cpu_engine
+from service.launch import build_step, cpu_engine, environment
 from service.launch.build_step import BuildStep, run_step
 from service.launch.cpu_engine import LOCK_FILE, RUN_VLLM, locate_cpu_engine, prepare_cpu_engine
 from service.launch.facts import EngineFacts
@@ -41,6 +41,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[BuildStep]:
             (scripts / "link").symlink_to("tool")
 
     monkeypatch.setattr(cpu_engine, "run_step", pretend)
+    monkeypatch.setattr(environment, "run_step", pretend)
     monkeypatch.setattr(
         cpu_engine, "probe_engine", lambda python: (EngineFacts(python=str(python), vllm_version="1"), None)
     )
@@ -75,7 +76,7 @@ def test_prepared_once_and_reused(tmp_path: Path, steps: list[BuildStep]) -> Non
     said: list[str] = []
     engine = prepare_cpu_engine(said.append, FakeClock(), tmp_path)
     assert engine.is_built
-    assert [step.title for step in steps] == ["engine environment", "engine packages (3.3 GB)", "small model"]
+    assert [step.title for step in steps] == ["cpu engine environment", "cpu engine packages", "small model"]
     assert "--no-deps" in steps[1].argv
     assert prepare_cpu_engine(said.append, FakeClock(), tmp_path) == engine
     assert len(steps) == 3

@@ -21,7 +21,7 @@ from service.workers.evidence import (
 )
 from service.workers.health import Health, HealthConfig, Reason, judge, serves, settle, stall_limit_s, wants_token
 
-CONFIG = HealthConfig(required_model="m")
+CONFIG = HealthConfig(required_model="m", stall_after_s=10.0)
 NOW = 1000.0
 IDLE = WorkerLoad(observed_at=NOW, running_requests=0, waiting_requests=0, kv_cache_ratio=0.0, progress_tokens=5.0)
 GOOD = Evidence(
