@@ -1,0 +1,1 @@
+"""Tests, by what they need: nothing (unit, property, replay, architecture), processes, an engine, a browser."""

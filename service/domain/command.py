@@ -1,12 +1,11 @@
 """What the core orders. Commands are carried out in the order given; each names one request."""
 
-from dataclasses import dataclass
-
 from service.domain.outcome import Outcome
 from service.domain.units import RequestId, WorkerId
+from service.domain.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Enqueue:
     """Let the request wait; ``queued_requests`` counts those waiting including this one."""
 
@@ -14,7 +13,7 @@ class Enqueue:
     queued_requests: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Dispatch:
     """Send the request to this worker; a permit is held from now on. ``attempt`` counts from 1."""
 
@@ -23,7 +22,7 @@ class Dispatch:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Refuse:
     """Answer that it will not be served: rejected at the door, evicted from the queue, or failed for good.
 
@@ -35,7 +34,7 @@ class Refuse:
     retry_after_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Revoke:
     """Take the request back from its worker: abort upstream, then report how far it had come."""
 

@@ -1,9 +1,9 @@
 """What a request is expected to cost, before it runs."""
 
-from dataclasses import dataclass
+from service.domain.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Estimate:
     """Predicted size of one request: prompt tokens to read and output tokens to write (both >= 0)."""
 

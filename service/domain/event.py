@@ -1,12 +1,12 @@
 """What can happen to the core. Each event is a frozen value; its moment is passed beside it."""
 
-from dataclasses import dataclass
 from enum import Enum
 
 from service.domain.load import WorkerLoad
 from service.domain.permit import PermitEnding
 from service.domain.request import Request
 from service.domain.units import RequestId, WorkerId
+from service.domain.value import value
 
 
 class FailureCause(Enum):
@@ -31,28 +31,28 @@ class FailureCause(Enum):
     """Taken back on the core's own order."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RequestArrived:
     """A request passed authentication and peeking and asks to be admitted."""
 
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RequestAbandoned:
     """The client left while its request was waiting in the queue."""
 
     request_id: RequestId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FirstTokenSeen:
     """The first token of a request in flight reached the gateway: its prefill is over."""
 
     request_id: RequestId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AttemptFailed:
     """An attempt failed and nothing was sent to the client: another worker may try.
 
@@ -64,7 +64,7 @@ class AttemptFailed:
     retry_after_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PermitEnded:
     """The last byte was relayed, or the relay was aborted: the permit is given back.
 
@@ -76,21 +76,21 @@ class PermitEnded:
     output_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WorkerJoined:
     """A worker was discovered. It takes no work before it is said to be healthy."""
 
     worker_id: WorkerId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WorkerLeft:
     """A worker is no longer listed. Its requests in flight go on until they end."""
 
     worker_id: WorkerId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WorkerHealthChanged:
     """Health was judged anew: an unhealthy worker gets no work, and what it holds is taken back."""
 
@@ -98,7 +98,7 @@ class WorkerHealthChanged:
     healthy: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WorkerDrainChanged:
     """An operator or the platform wants a worker empty (or useful again): no new work, present streams go on."""
 
@@ -106,7 +106,7 @@ class WorkerDrainChanged:
     draining: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WorkerLoadSeen:
     """A worker's own figures were read."""
 
@@ -114,12 +114,12 @@ class WorkerLoadSeen:
     load: WorkerLoad
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DrainBegan:
     """The gateway itself is going away: nothing new is admitted, what waits or runs goes on."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Woken:
     """The moment that the core asked for has come."""
 

@@ -1,9 +1,9 @@
 """The right to occupy a worker, and how it ends."""
 
-from dataclasses import dataclass
 from enum import Enum
 
 from service.domain.units import RequestId, WorkerId
+from service.domain.value import value
 
 
 class PermitEnding(Enum):
@@ -19,7 +19,7 @@ class PermitEnding(Enum):
     """The worker failed or was too busy: a sign of trouble."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Permit:
     """Held from dispatch until the last byte or the abort, never only until the response headers."""
 

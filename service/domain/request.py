@@ -1,11 +1,10 @@
 """What the core knows of a request: sizes and moments, never its text."""
 
-from dataclasses import dataclass
-
 from service.domain.units import RequestId, TenantId, TierName, WorkerId
+from service.domain.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Request:
     """One inference request at the moment it asks to be admitted.
 

@@ -27,12 +27,12 @@ def has_room(worker: WorkerState, limit: int, now: float) -> bool:
 
 
 def choose_worker(
-    workers: list[WorkerState], limit: int, not_on: WorkerId | None, now: float, chance: Chance
+    workers: list[WorkerState], limit: int, not_on: frozenset[WorkerId], now: float, chance: Chance
 ) -> WorkerState | None:
     """The less loaded of two workers drawn at random (Mitzenmacher, "The power of two choices", 2001).
 
     If neither has room, the whole list is walked once, so that no worker with room stays idle.
-    ``not_on`` is never chosen. Returns ``None`` when no worker has room.
+    None of ``not_on`` is ever chosen. Returns ``None`` when no worker has room.
 
     Trade-offs: counts requests, not their size, and knows nothing of prefixes.
     """
@@ -43,9 +43,9 @@ def choose_worker(
         first, second = workers[drawn], workers[other + (other >= drawn)]
         if len(first.held) > len(second.held):
             first, second = second, first
-        if first.worker_id != not_on and has_room(first, limit, now):
+        if first.worker_id not in not_on and has_room(first, limit, now):
             return first
-        if second.worker_id != not_on and has_room(second, limit, now):
+        if second.worker_id not in not_on and has_room(second, limit, now):
             return second
-    open_workers = [w for w in workers if w.worker_id != not_on and has_room(w, limit, now)]
+    open_workers = [w for w in workers if w.worker_id not in not_on and has_room(w, limit, now)]
     return min(open_workers, key=lambda worker: len(worker.held), default=None)

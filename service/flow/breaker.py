@@ -8,7 +8,13 @@ from service.flow.config import BreakerConfig
 
 @dataclass(slots=True)
 class BreakerState:
-    """What is remembered of one worker. ``closed_at`` in the future means that it rests until then."""
+    """What is remembered of one worker.
+
+    It rests while ``busy_until`` or ``open_until`` lies in the future; ``open_until`` is ``None`` while the breaker is
+    closed. ``openings`` counts openings since the last success, for the growing length of the next.
+
+    Trade-offs: the probe is not told from requests that were under way before, so one of those may end the probing.
+    """
 
     failures: int = 0
     openings: int = 0
@@ -65,8 +71,10 @@ def observe_failure(
     if cause is FailureCause.REVOKED:
         observe_nothing(state)
         return
+    was_probe = state.probing
+    if state.open_until is not None and not was_probe:
+        return  # it was under way when the breaker opened: that the worker is in trouble is known
     state.failures += 1
-    was_probe = state.open_until is not None
     if cause is FailureCause.UNREACHABLE or was_probe or state.failures >= config.failures_to_open:
         open_s = min(config.open_s * 2.0**state.openings, config.open_max_s)
         state.openings = min(state.openings + 1, 16)

@@ -23,7 +23,7 @@ from service.domain.event import (
 )
 from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
-from service.domain.units import RequestId, WorkerId
+from service.domain.units import RequestId
 from service.flow.balance import Chance, choose_worker, has_room
 from service.flow.breaker import (
     BreakerState,
@@ -39,8 +39,8 @@ from service.flow.failure import outcome_of
 from service.flow.ledger import PermitLedger, WorkerState
 from service.flow.queue import ArrivalQueue, Waiting
 from service.flow.retry import RetryBudget
-from service.flow.stats import FlowStats, WorkerStats
-from service.flow.wait import ServiceTime, compute_retry_after_s
+from service.flow.stats import FlowStats, build_worker_stats
+from service.flow.wait import HoldingTime, compute_retry_after_s
 
 
 class FlowController:
@@ -54,10 +54,8 @@ class FlowController:
         self._chance = chance
         self._queue = ArrivalQueue()
         self._ledger = PermitLedger()
-        self._workers: list[WorkerState] = []
-        self._usable: list[WorkerState] = []
         self._budget = RetryBudget(config.retry.budget_burst)
-        self._service = ServiceTime()
+        self._service = HoldingTime()
         self._wakes: list[float] = []
         self._draining = False
         self._out: list[Command] = []
@@ -97,24 +95,24 @@ class FlowController:
     ) -> None:
         match event:
             case WorkerLoadSeen():
-                self._worker(event.worker_id).load = event.load
+                self._ledger.worker(event.worker_id).load = event.load
                 return
             case WorkerJoined():
-                self._joined(event)
+                self._ledger.join(event.worker_id)
             case WorkerLeft():
-                self._left(event)
+                self._ledger.leave(event.worker_id)
             case WorkerHealthChanged():
                 self._health_changed(event)
             case WorkerDrainChanged():
-                self._worker(event.worker_id).draining = event.draining
+                self._ledger.worker(event.worker_id).draining = event.draining
             case _:
                 assert_never(event)
-        self._usable = [worker for worker in self._workers if worker.healthy and not worker.draining]
+        self._ledger.sort_out()
         self._pump(None, now)
 
     def next_wake_at(self) -> float | None:
         """When a :class:`Woken` event is due: the next deadline in the queue or the end of a worker's rest."""
-        if not self._queue:
+        if not self._queue.size:
             return None
         deadline_at = self._queue.next_deadline_at()
         if self._wakes and (deadline_at is None or self._wakes[0] < deadline_at):
@@ -123,19 +121,9 @@ class FlowController:
 
     def stats(self, now: float) -> FlowStats:
         """Snapshot of queue, permits and workers; O(workers)."""
-        workers = tuple(
-            WorkerStats(
-                worker.worker_id,
-                worker.in_flight,
-                worker.healthy,
-                worker.draining,
-                worker.listed,
-                next_change_at(worker.breaker, now) is not None or worker.breaker.probing,
-            )
-            for worker in self._ledger.workers.values()
-        )
+        workers = tuple(build_worker_stats(worker, now) for worker in self._ledger.workers.values())
         return FlowStats(
-            len(self._queue),
+            self._queue.size,
             self._queue.tokens,
             len(self._ledger.running),
             self._draining,
@@ -147,31 +135,33 @@ class FlowController:
 
     def _arrived(self, event: RequestArrived, now: float) -> None:
         request = event.request
+        if request.request_id in self._queue or request.request_id in self._ledger.running:
+            raise InvariantError(f"request {request.request_id} arrived twice")
         self._budget.earn(self._config.retry)
         if self._draining:
             self._refuse(request.request_id, Outcome.DRAINING, 1.0)
             return
         entry = Waiting(request, estimate_request(request).prompt_tokens)
-        if not self._queue or entry.choosy:
-            worker = self._pick(None, entry, now)
+        if entry.choosy or not self._queue.has_ordinary():  # else nobody has room for it
+            worker = self._pick(entry, now)
             if worker is not None:
                 self._dispatch(entry, worker, now)
                 return
         outcome = self._refusal(entry, now)
         if outcome is None:
             self._queue.add(entry)
-            self._out.append(Enqueue(request.request_id, len(self._queue)))
+            self._out.append(Enqueue(request.request_id, self._queue.size))
         else:
             self._refuse(request.request_id, outcome, self._wait_s(1))
 
     def _refusal(self, entry: Waiting, now: float) -> Outcome | None:
         """Why ``entry`` may not wait; ``None`` if it may."""
         config = self._config
-        if not self._usable:
+        if not self._ledger.usable:
             return Outcome.NO_WORKERS
         if entry.request.pinned_to is not None and entry.request.pinned_to not in self._ledger.workers:
             return Outcome.UNKNOWN_RESPONSE
-        too_many = len(self._queue) >= config.queued_requests_max
+        too_many = self._queue.size >= config.queued_requests_max
         if too_many or self._queue.tokens + entry.prompt_tokens > config.queued_tokens_max:
             return Outcome.QUEUE_FULL
         wait_s = self._wait_s(1)
@@ -214,36 +204,23 @@ class FlowController:
         observe_failure(worker.breaker, event.cause, event.retry_after_s, now, self._config.breaker)
         self._note_rest(worker, now)
         pinned = running.request.pinned_to is not None
-        elsewhere = not pinned and any(other.worker_id != worker.worker_id for other in self._usable)
+        failed_on = running.failed_on | {worker.worker_id}
+        elsewhere = not pinned and any(other.worker_id not in failed_on for other in self._ledger.usable)
         attempt = running.permit.attempt
-        if elsewhere and self._budget.spend(event.cause, attempt, self._config.retry):
-            entry = Waiting(running.request, running.prompt_tokens, attempt + 1, worker.worker_id)
+        in_time = now < running.request.deadline_at
+        if elsewhere and in_time and self._budget.spend(event.cause, attempt, self._config.retry):
+            entry = Waiting(running.request, running.prompt_tokens, attempt + 1, failed_on)
             self._queue.add(entry)
-            self._out.append(Enqueue(event.request_id, len(self._queue)))
+            self._out.append(Enqueue(event.request_id, self._queue.size))
+            self._try(entry, self._pick(entry, now), now)
         else:
             self._refuse(event.request_id, outcome_of(event.cause), event.retry_after_s or self._wait_s(1))
         self._pump(worker, now)
 
     # ---------------------------------------------------------------- workers
 
-    def _joined(self, event: WorkerJoined) -> None:
-        worker = self._ledger.workers.get(event.worker_id)
-        if worker is None:
-            worker = self._ledger.workers[event.worker_id] = WorkerState(event.worker_id)
-        worker.listed = True
-        if worker not in self._workers:
-            self._workers.append(worker)
-
-    def _left(self, event: WorkerLeft) -> None:
-        worker = self._worker(event.worker_id)
-        worker.listed = False
-        worker.healthy = False
-        self._workers = [other for other in self._workers if other is not worker]
-        if not worker.held:
-            del self._ledger.workers[worker.worker_id]
-
     def _health_changed(self, event: WorkerHealthChanged) -> None:
-        worker = self._worker(event.worker_id)
+        worker = self._ledger.worker(event.worker_id)
         worker.healthy = event.healthy and worker.listed
         if event.healthy:
             worker.breaker = BreakerState()
@@ -262,30 +239,36 @@ class FlowController:
         self._pump(None, now)
 
     def _pump(self, hint: WorkerState | None, now: float) -> None:
-        """Expire what waited too long, then dispatch while somebody waits and some worker has room."""
-        if not self._queue:
+        """Expire what waited too long, then dispatch while somebody waits and some worker has room.
+
+        ``hint`` is the only worker that can have got room since the last event; ``None`` if any can.
+        """
+        if not self._queue.size:
             return
         for entry in self._queue.take_expired(now):
-            outcome = Outcome.EXPIRED if self._usable else Outcome.NO_WORKERS
+            outcome = Outcome.EXPIRED if self._ledger.usable else Outcome.NO_WORKERS
             self._refuse(entry.request.request_id, outcome, self._wait_s(1))
-        if self._queue.has_special():
-            for entry in self._queue.special():
-                self._try(entry, self._pick(hint, entry, now), now)
-        while (first := self._queue.first()) is not None and self._try(first, self._pick(hint, first, now), now):
-            pass
-
-    def _pick(self, hint: WorkerState | None, entry: Waiting, now: float) -> WorkerState | None:
-        """A worker with room for ``entry``; ``hint`` is the only one that can have got room since the last event."""
+        if hint is None:
+            for line in self._queue.lines():
+                while line and self._try(entry := next(iter(line.values())), self._pick(entry, now), now):
+                    pass
+            return
         limit = self._config.requests_per_worker
-        if entry.choosy:
-            pinned = entry.request.pinned_to
-            if pinned is None:
-                return choose_worker(self._workers, limit, entry.failed_on, now, self._chance)
-            hint = self._ledger.workers.get(pinned)
-            return hint if hint is not None and has_room(hint, limit, now) else None
-        if hint is not None:
-            return hint if has_room(hint, limit, now) else None
-        return choose_worker(self._workers, limit, None, now, self._chance)
+        if has_room(hint, limit, now):
+            for line in self._queue.lines_for(hint.worker_id):
+                while line:
+                    self._try(next(iter(line.values())), hint, now)
+                    if not has_room(hint, limit, now):
+                        return
+
+    def _pick(self, entry: Waiting, now: float) -> WorkerState | None:
+        """A worker with room for ``entry``."""
+        limit = self._config.requests_per_worker
+        pinned = entry.request.pinned_to
+        if pinned is None:
+            return choose_worker(self._ledger.usable, limit, entry.failed_on, now, self._chance)
+        worker = self._ledger.workers.get(pinned)
+        return worker if worker is not None and has_room(worker, limit, now) else None
 
     def _try(self, entry: Waiting, worker: WorkerState | None, now: float) -> bool:
         if worker is None:
@@ -295,7 +278,7 @@ class FlowController:
         return True
 
     def _dispatch(self, entry: Waiting, worker: WorkerState, now: float) -> None:
-        self._ledger.grant(entry.request, entry.prompt_tokens, worker, entry.attempt, now)
+        self._ledger.grant(entry, worker, now)
         observe_dispatch(worker.breaker)
         self._out.append(Dispatch(entry.request.request_id, worker.worker_id, entry.attempt))
 
@@ -306,16 +289,12 @@ class FlowController:
         self._out.append(Refuse(request_id, outcome, retry_after_s))
 
     def _wait_s(self, more: int) -> float | None:
-        permits = len(self._usable) * self._config.requests_per_worker
-        return self._service.estimate_wait_s(len(self._queue) + more, permits)
+        permits = len(self._ledger.usable) * self._config.requests_per_worker
+        return self._service.estimate_wait_s(self._queue.size + more, permits)
 
     def _note_rest(self, worker: WorkerState, now: float) -> None:
+        while self._wakes and self._wakes[0] <= now and not self._queue.size:
+            heapq.heappop(self._wakes)  # nobody waits for it, and no Woken will come to take it out
         moment = next_change_at(worker.breaker, now)
-        if moment is not None:
+        if moment is not None and not (self._wakes and self._wakes[0] == moment):
             heapq.heappush(self._wakes, moment)
-
-    def _worker(self, worker_id: WorkerId) -> WorkerState:
-        worker = self._ledger.workers.get(worker_id)
-        if worker is None:
-            raise InvariantError(f"worker {worker_id} is not known")
-        return worker

@@ -15,7 +15,9 @@ class RetryBudget:
     def earn(self, config: RetryConfig) -> None:
         """One arrival earns its share of a retry."""
         if self.left < config.budget_burst:
-            self.left = min(self.left + config.budget_ratio, config.budget_burst)
+            self.left += config.budget_ratio
+            if self.left > config.budget_burst:  # not min(): this is on the way of every request
+                self.left = config.budget_burst
 
     def spend(self, cause: FailureCause, attempt: int, config: RetryConfig) -> bool:
         """Take one retry for an attempt that failed; ``False`` when it must not be tried again.

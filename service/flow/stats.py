@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from service.domain.units import WorkerId
+from service.flow.breaker import next_change_at
+from service.flow.ledger import WorkerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +29,9 @@ class FlowStats:
     draining: bool
     mean_service_s: float | None
     workers: tuple[WorkerStats, ...]
+
+
+def build_worker_stats(worker: WorkerState, now: float) -> WorkerStats:
+    """What a snapshot says of ``worker``; it rests while its breaker lets nothing through."""
+    resting = next_change_at(worker.breaker, now) is not None or worker.breaker.probing
+    return WorkerStats(worker.worker_id, worker.in_flight, worker.healthy, worker.draining, worker.listed, resting)

@@ -10,7 +10,7 @@ _SPREAD_LOW, _SPREAD_HIGH = 0.8, 1.3
 
 
 @dataclass(slots=True)
-class ServiceTime:
+class HoldingTime:
     """Moving mean of the time a permit is held, in seconds; ``None`` before the first one ended."""
 
     mean_s: float | None = None

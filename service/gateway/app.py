@@ -1,4 +1,4 @@
-"""The public ASGI application: one guard in front, the corridor for inference, FastAPI for the rest."""
+"""What is not inference on the public port: one guard in front of a small FastAPI application."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -10,111 +10,79 @@ from starlette.exceptions import HTTPException
 
 from service.domain.outcome import Outcome
 from service.gateway.auth import read_key
-from service.gateway.corridor import Corridor
 from service.gateway.cors import CorsPolicy
-from service.gateway.exchange import Exchange, exchange_of
-from service.gateway.responses import MESSAGES, OPENAI, RESPONSES, shape_openai
-from service.gateway.routes import RESPONSE_PREFIX, ROUTES, Route
+from service.gateway.responses import MESSAGES, OPENAI, shape_openai
+from service.gateway.routes import ROUTES
 from service.runtime.ports import TenantDirectory
 
 OPEN_PATHS = frozenset((b"/healthz", b"/readyz"))
 """The only paths that need no key."""
-
-_STORED = Route("responses_stored", b"", RESPONSES)
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
 
-class PublicApp:
-    """Dispatches each request; whatever is not known is refused without a key and not found with one."""
+class Guard:
+    """Pure ASGI: without a key there is nothing but health, whatever routes are added behind it."""
 
-    def __init__(self, corridor: Corridor, rest: FastAPI, directory: TenantDirectory, cors: CorsPolicy) -> None:
-        self._corridor = corridor
+    def __init__(self, rest: FastAPI, directory: TenantDirectory, cors: CorsPolicy) -> None:
         self._rest = rest
         self._directory = directory
         self._cors = cors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        path = scope["raw_path"]
-        exchange = exchange_of(scope)
-        if scope["method"] == "POST":
-            route = ROUTES.get(path)
-            if route is not None:
-                await self._corridor.serve(exchange, route)
-                return
+        path, method = scope["raw_path"], scope["method"]
         if path in OPEN_PATHS:
             await self._rest(scope, receive, send)
             return
         headers = dict(scope["headers"])
         origin = headers.get(b"origin")
-        if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
+        lines = self._cors.headers_for(origin)
+        if method == "OPTIONS" and b"access-control-request-method" in headers:
             preflight = self._cors.preflight_for(origin)
             if preflight is not None:
-                _answer(exchange, 204, preflight, b"")
+                await _answer(send, 204, preflight, b"")
                 return
         dialect = MESSAGES if path.startswith(b"/v1/messages") else OPENAI
         key = read_key(scope["headers"])
         tenant = None if key is None else self._directory.find(key)
         if tenant is None:
-            status, lines, body = dialect.build_refusal(Outcome.UNAUTHENTICATED)
-            _answer(exchange, status, lines + self._cors.headers_for(origin), body)
-            return
-        if exchange.over_limit:
-            status, lines, body = dialect.build_refusal(Outcome.BYTES_EXHAUSTED, 1.0)
-            _answer(exchange, status, lines + self._cors.headers_for(origin), body)
-            return
-        stored = _stored_response(scope["method"], path)
-        if stored is not None:
-            await self._corridor.serve_stored(exchange, _STORED, *stored)
-            return
-        if path in ROUTES:
-            message = f"{path.decode()} takes POST, not {scope['method']}."
+            status, more, body = dialect.build_refusal(Outcome.UNAUTHENTICATED)
+            await _answer(send, status, more + lines, body)
+        elif scope["extensions"].get("sluice.over_limit", {}).get("value"):
+            status, more, body = dialect.build_refusal(Outcome.BYTES_EXHAUSTED, 1.0)
+            await _answer(send, status, more + lines, body)
+        elif path in ROUTES:
+            message = f"{path.decode()} takes POST, not {method}."
             body = json.dumps(shape_openai(404, "invalid_request_error", "not_found", message, None)).encode()
-            lines = b"content-type: application/json\r\nallow: POST\r\n"
-            _answer(exchange, 404, lines + self._cors.headers_for(origin), body)
-            return
-        await self._rest(scope, receive, _with_cors(send, self._cors.headers_for(origin)))
+            await _answer(send, 404, b"content-type: application/json\r\nallow: POST\r\n" + lines, body)
+        else:
+            await self._rest(scope, receive, _with_headers(send, lines))
 
 
-def _answer(exchange: Exchange, status: int, headers: bytes, body: bytes) -> None:
-    if status == 204:
-        exchange.begin(status, headers, 0)
-    else:
-        exchange.begin(status, headers, len(body))
-        if exchange.scope["method"] != "HEAD":
-            exchange.write(body)
-    exchange.finish()
+def _pairs(lines: bytes) -> list[tuple[bytes, bytes]]:
+    return [(name, text) for name, _, text in (line.partition(b": ") for line in lines.split(b"\r\n") if line)]
 
 
-def _with_cors(send: Send, lines: bytes) -> Send:
+async def _answer(send: Send, status: int, lines: bytes, body: bytes) -> None:
+    headers = _pairs(lines) if status == 204 else [*_pairs(lines), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _with_headers(send: Send, lines: bytes) -> Send:
     if not lines:
         return send
-    extra = [tuple(line.split(b": ", 1)) for line in lines.split(b"\r\n") if line]
+    extra = _pairs(lines)
 
-    async def send_with_cors(message: Any) -> None:  # noqa: ANN401 - an ASGI message
+    async def send_with_headers(message: Any) -> None:  # noqa: ANN401 - an ASGI message
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message["headers"], *extra]}
         await send(message)
 
-    return send_with_cors
-
-
-def _stored_response(method: str, path: bytes) -> tuple[str, bytes] | None:
-    """Id and tail of ``GET /v1/responses/{id}`` and ``POST /v1/responses/{id}/cancel``."""
-    if not path.startswith(RESPONSE_PREFIX):
-        return None
-    response_id, slash, tail = path.removeprefix(RESPONSE_PREFIX).partition(b"/")
-    name = response_id.decode("ascii", "replace")
-    if not name.replace("_", "").replace("-", "").isalnum():
-        return None
-    if method == "GET" and not slash:
-        return name, b""
-    if method == "POST" and tail == b"cancel":
-        return name, b"/cancel"
-    return None
+    return send_with_headers
 
 
 def build_rest(model_cards: Callable[[], list[dict[str, Any]]], ready: Callable[[], str | None]) -> FastAPI:

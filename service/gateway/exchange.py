@@ -1,9 +1,13 @@
-"""One request and its response on a client's connection, with direct writes to the socket."""
+"""One inference request and its response on a client's connection, written straight to the socket."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from service.runtime.account import Settlement
 
 
 class ClientListener(Protocol):
@@ -42,160 +46,196 @@ class ByteBudget:
         self.left += size
 
 
-class Exchange(RequestResponseCycle):
-    """uvicorn's cycle with three additions: direct writes, a listener for the client, a bounded body.
+_LINGER_S = 2.0
 
-    Ordinary ASGI applications use ``receive`` and ``send`` as ever. The corridor calls ``begin``, ``write`` and
-    ``finish``: no coroutine per chunk, no checks of headers that we render ourselves.
+
+class _Nobody:
+    """Stands in for the event that uvicorn's protocol sets when a connection is lost."""
+
+    def set(self) -> None:
+        """Nobody waits."""
+
+
+class Exchange:
+    """What the corridor sees of one request: its head, its body within bounds, and a response to be written.
+
+    Takes the place of uvicorn's cycle for corridor paths: no coroutine, no task and no event per request, no check
+    of headers that we render ourselves. ``body_fault`` is why the body was not kept: ``too_large`` or ``budget``.
     """
 
-    listener: ClientListener | None = None
-    over_limit = False
-    body_limit: int | None = None
-    budget: ByteBudget | None = None
-    budget_taken = 0
-    body_refused: str | None = None
-    body_waiter: asyncio.Future[None] | None = None
+    __slots__ = (
+        "_budget", "_chunked", "_flow", "_on_response", "_taken", "_transport", "_unsent_head", "body", "body_fault",
+        "body_limit", "disconnected", "expects_continue", "headers", "http_10", "keep_alive", "listener", "method",
+        "more_body", "named", "over_limit", "query", "raw_path", "response_complete", "response_started", "route",
+        "settlement",
+    )  # fmt: skip
+
+    message_event = _Nobody()
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        flow: FlowControl,
+        method: bytes,
+        raw_path: bytes,
+        query: bytes,
+        headers: list[tuple[bytes, bytes]],
+        route: Any,  # noqa: ANN401 - service.gateway.routes.Route, which imports the dialects
+        keep_alive: bool,
+        http_10: bool,
+        on_response: Callable[[], None],
+    ) -> None:
+        self._transport = transport
+        self._flow = flow
+        self._on_response = on_response
+        self._chunked = False
+        self._unsent_head = b""  # waits for the first piece of the body, so that both leave in one system call
+        self._budget: ByteBudget | None = None
+        self._taken = 0
+        self.method = method
+        self.raw_path = raw_path
+        self.query = query
+        self.headers = headers
+        self.named = dict(headers)
+        self.route = route
+        self.keep_alive = keep_alive
+        self.http_10 = http_10
+        self.body: bytes | bytearray = b""
+        self.body_limit = 0
+        self.body_fault: str | None = None
+        self.more_body = True
+        self.expects_continue = False
+        self.over_limit = False
+        self.disconnected = False
+        self.response_started = False
+        self.response_complete = False
+        self.listener: ClientListener | None = None
+        self.settlement: Settlement | None = None
 
     # ---------------------------------------------------------------- the response
 
     @property
     def gone(self) -> bool:
         """The client closed its connection."""
-        return bool(self.disconnected)
+        return self.disconnected
 
     @property
     def paused(self) -> bool:
         """The client reads more slowly than we write."""
-        return bool(self.flow.write_paused)
+        return bool(self._flow.write_paused)
 
     def begin(self, status: int, headers: bytes, length: int | None) -> None:
-        """Send status line and headers; ``headers`` are rendered lines, framing is added here."""
-        if self.disconnected or self.response_started:
-            return
+        """Prepare status line and headers; they are sent with the first piece of the body, or by ``finish``."""
         self.response_started = True
-        self.waiting_for_100_continue = False
+        if self.more_body:  # the rest of the body will not be read
+            self.keep_alive = False
         if length is not None:
-            self.chunked_encoding = False
             framing = b"content-length: %d\r\n" % length
-        elif self.scope["http_version"] == "1.1":
-            self.chunked_encoding = True
+        elif not self.http_10:
+            self._chunked = True
             framing = b"transfer-encoding: chunked\r\n"
         else:  # HTTP/1.0 knows no chunks: the end of the connection is the end of the body
-            self.chunked_encoding = False
             self.keep_alive = False
             framing = b""
-        if not self.keep_alive or self.more_body:
-            self.keep_alive = False
+        if not self.keep_alive:
             framing += b"connection: close\r\n"
-        self.transport.write(STATUS_LINE[status] + headers + framing + b"\r\n")
+        self._unsent_head = STATUS_LINE[status] + headers + framing + b"\r\n"
 
     def write(self, data: bytes) -> None:
         """Send a piece of the body."""
-        if self.disconnected or self.response_complete or not data:
+        if self.disconnected or not data:
             return
-        if self.chunked_encoding:
-            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-        else:
-            self.transport.write(data)
+        if self._chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        if self._unsent_head:
+            data = self._unsent_head + data
+            self._unsent_head = b""
+        self._transport.write(data)
 
     def finish(self) -> None:
         """The response is complete; the connection is free for the next request."""
         self.listener = None
+        self.release()
         if self.disconnected or self.response_complete:
             return
-        if self.chunked_encoding:
-            self.transport.write(b"0\r\n\r\n")
+        end = self._unsent_head + b"0\r\n\r\n" if self._chunked else self._unsent_head
+        if end:
+            self._transport.write(end)
         self.response_complete = True
-        if not self.keep_alive:
-            self.transport.close()
-        self.on_response()
+        if self.more_body:
+            self._linger()
+        elif not self.keep_alive:
+            self._transport.close()
+        self._on_response()
+
+    def _linger(self) -> None:
+        """Closing while the client still sends would make its kernel throw our answer away: say that nothing more
+        comes, and take what it sends for a moment."""
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        asyncio.get_running_loop().call_later(_LINGER_S, self._transport.abort)
 
     def cut(self) -> None:
         """Close at once: the client must see that the body is not complete."""
         self.listener = None
         self.disconnected = True
-        self.transport.abort()
+        self.release()
+        self._transport.abort()
 
     # ---------------------------------------------------------------- the request's body
 
+    def bound_body(self, limit: int, budget: ByteBudget) -> None:
+        """Keep at most ``limit`` bytes, and those within the gateway's budget."""
+        self.body_limit = limit
+        self._budget = budget
+
+    def expect_body(self, declared: int) -> None:
+        """A body of ``declared`` bytes is announced: refuse it now if it is too large, else reserve it."""
+        if declared > self.body_limit:
+            self._refuse_body("too_large")
+        elif self._budget is not None and not self._budget.take(declared):
+            self._refuse_body("budget")
+        else:
+            self._taken = declared
+
+    def send_continue(self) -> None:
+        """The client waits for leave to send its body."""
+        self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
     def take_body(self, data: bytes) -> None:
-        """Buffer a piece of the body within its limit and the gateway's budget, else refuse all of it."""
-        if self.body_refused is not None:
+        """Keep a piece of the body, or nothing of it once it is too large."""
+        if self.body_fault is not None:
             return
         size = len(self.body) + len(data)
-        if self.body_limit is not None and size > self.body_limit:
-            self.refuse_body("too_large")
-        elif self.budget is not None and size > self.budget_taken and not self._take_budget(size):
-            self.refuse_body("budget")
+        if size > self.body_limit:
+            self._refuse_body("too_large")
+            return
+        if size > self._taken and self._budget is not None:
+            if not self._budget.take(size - self._taken):
+                self._refuse_body("budget")
+                return
+            self._taken = size
+        if not self.body:
+            self.body = data
+        elif isinstance(self.body, bytes):
+            self.body = bytearray(self.body)
+            self.body += data
         else:
             self.body += data
 
-    def _take_budget(self, size: int) -> bool:
-        assert self.budget is not None  # noqa: S101 - only called with one
-        if not self.budget.take(size - self.budget_taken):
-            return False
-        self.budget_taken = size
-        return True
+    def _refuse_body(self, why: str) -> None:
+        self.body_fault = why
+        self.body = b""
 
-    def refuse_body(self, why: str) -> None:
-        """Buffer no more and wake the reader."""
-        self.body_refused = why
-        self.body = bytearray()
-        self._wake()
-
-    def body_done(self) -> None:
-        """The body is complete."""
-        self._wake()
-
-    def release_body(self) -> None:
-        """The body is no longer held."""
-        if self.budget is not None and self.budget_taken:
-            self.budget.give(self.budget_taken)
-            self.budget_taken = 0
-
-    async def read_body(self, declared: int | None, timeout_s: float) -> bool:
-        """Wait for the whole body; ``False`` when the client took too long or left.
-
-        Raises nothing; look at ``body_refused`` and ``gone``.
-        """
-        if declared is not None:
-            if self.body_limit is not None and declared > self.body_limit:
-                self.refuse_body("too_large")
-                return True
-            if self.budget is not None and not self._take_budget(max(declared, self.budget_taken)):
-                self.refuse_body("budget")
-                return True
-        if self.waiting_for_100_continue and not self.transport.is_closing():
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self.waiting_for_100_continue = False
-        if not self.more_body or self.body_refused is not None:
-            return True
-        loop = asyncio.get_running_loop()
-        self.body_waiter = loop.create_future()
-        timer = loop.call_later(timeout_s, self._wake)
-        try:
-            await self.body_waiter
-        finally:
-            timer.cancel()
-            self.body_waiter = None
-        return not self.more_body or self.body_refused is not None
-
-    def _wake(self) -> None:
-        if self.body_waiter is not None and not self.body_waiter.done():
-            self.body_waiter.set_result(None)
+    def release(self) -> None:
+        """The body is no longer needed."""
+        if self._taken and self._budget is not None:
+            self._budget.give(self._taken)
+            self._taken = 0
 
     def client_gone(self) -> None:
         """The connection was lost: tell whoever listens, once."""
-        self._wake()
         listener, self.listener = self.listener, None
         if listener is not None:
             listener.on_client_gone()
-
-
-def exchange_of(scope: Any) -> Exchange:  # noqa: ANN401 - an ASGI scope
-    """The exchange behind an ASGI scope served by our own listener."""
-    exchange = scope["extensions"]["sluice.exchange"]
-    if not isinstance(exchange, Exchange):
-        raise TypeError("the corridor must be served by service.gateway.server")
-    return exchange
+        self.release()

@@ -7,10 +7,12 @@ a body of many megabytes costs one scan, and its strings are never decoded.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
+
+from service.domain.value import value
 
 _STRIPPED = frozenset(
     (
@@ -39,7 +41,7 @@ class PeekError(Exception):
         self.param = param
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Peeked:
     """What was read. ``parts`` is the body for the worker; ``strip_usage``: usage was asked for on our own account."""
 
@@ -99,8 +101,8 @@ def _peeked(
     strip_usage: bool,
     parts: Sequence[bytes | memoryview],
 ) -> Peeked:
-    tier = _string(fields, "service_tier")
-    previous = _string(fields, "previous_response_id")
+    tier = _string(fields, "service_tier") if "service_tier" in fields else None
+    previous = _string(fields, "previous_response_id") if "previous_response_id" in fields else None
     return Peeked(model, stream, bound, tier, previous, strip_usage, parts)
 
 
@@ -112,8 +114,8 @@ def _split(body: bytes | bytearray) -> dict[str, msgspec.Raw]:
         raise PeekError("The body must be a JSON object.") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise PeekError(_explain(body, error)) from None
-    size = 1 + sum([len(key) + 4 + len(raw) for key, raw in fields.items()])  # compact: {"key":value,"key":value}
-    if size != len(body):
+    compact = 1 + 4 * len(fields) + sum(map(len, fields)) + sum(map(len, fields.values()))
+    if compact != len(body) and not _is_spaced(body, fields):
         _check_members(body, fields)
     if not body.isascii():
         try:
@@ -131,10 +133,27 @@ def _explain(body: bytes | bytearray, error: Exception) -> str:
     return f"The body is not valid JSON: {error}."
 
 
+@lru_cache(512)
+def _token(key: str) -> bytes:
+    return json.dumps(key).encode() + b": "
+
+
+def _is_spaced(body: bytes | bytearray, fields: Mapping[str, msgspec.Raw]) -> bool:
+    """Whether ``body`` is exactly its members one after the other as Python's encoder spaces them: ``"k": v, ``."""
+    position = 1
+    for key, raw in fields.items():
+        token = _token(key)
+        if not body.startswith(token, position):
+            return False
+        position += len(token) + len(raw) + 2
+    return position - 1 == len(body)
+
+
 def _check_members(body: bytes | bytearray, fields: Mapping[str, msgspec.Raw]) -> None:
     """Walk the members in the order of the body: a key that stands twice breaks the walk.
 
-    A compact body whose length adds up cannot hold a duplicate, so only others come here.
+    A compact body (``{"k":v,"k":v}``) whose length adds up cannot hold a duplicate, nor can one with every member in
+    its place as Python spaces them, so only others come here.
     """
     position = body.index(b"{") + 1
     for key, raw in fields.items():
@@ -221,7 +240,7 @@ def _boolean(fields: Mapping[str, msgspec.Raw], name: str) -> bool:
     raw = fields.get(name)
     if raw is None:
         return False
-    text = bytes(raw)
+    text = bytes(raw) if len(raw) < 8 else b""
     if text == b"true":
         return True
     if text in (b"false", b"null"):

@@ -13,9 +13,7 @@ from service.gateway.wire import (
     Usage,
     read_messages_event,
     read_openai_event,
-    read_openai_usage,
     read_responses_event,
-    read_responses_usage,
 )
 
 
@@ -128,8 +126,24 @@ def render_error(
     return telling.status, headers, json.dumps(body, separators=(",", ":")).encode()
 
 
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    """The names of all four APIs side by side: an answer uses one set of them."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: _Details | None = None
+    cache_read_input_tokens: int | None = None
+
+
 class _Answer(msgspec.Struct):
-    usage: Any = None
+    usage: _Usage | None = None
 
 
 _ANSWER = msgspec.json.Decoder(_Answer)
@@ -138,11 +152,8 @@ _ANSWER = msgspec.json.Decoder(_Answer)
 class ApiDialect:
     """One API's way of speaking."""
 
-    def __init__(
-        self, reader: Reader, read_usage: Callable[[object], Usage | None], shape: Shape, name: bytes, done: bytes
-    ) -> None:
+    def __init__(self, reader: Reader, shape: Shape, name: bytes, done: bytes) -> None:
         self._reader = reader
-        self._read_usage = read_usage
         self._shape = shape
         self._name = name
         self._done = done
@@ -152,11 +163,18 @@ class ApiDialect:
         return EventTap(self._reader, strip_usage)
 
     def read_usage(self, body: bytes) -> Usage:
-        """Tokens of a whole answer."""
+        """Prompt, cached and output tokens of a whole answer; ``None`` for what it does not say."""
         try:
-            return self._read_usage(_ANSWER.decode(body).usage) or (None, None, None)
+            usage = _ANSWER.decode(body).usage
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None, None, None
+        if usage is None:
+            return None, None, None
+        details = usage.prompt_tokens_details or usage.input_tokens_details
+        cached = usage.cache_read_input_tokens if details is None else details.cached_tokens
+        if usage.prompt_tokens is not None:
+            return usage.prompt_tokens, cached, usage.completion_tokens
+        return usage.input_tokens, cached, usage.output_tokens
 
     def build_refusal(
         self, outcome: Outcome, retry_after_s: float | None = None, detail: str | None = None, param: str | None = None
@@ -192,6 +210,6 @@ class ApiDialect:
 
 
 _DONE = b"data: [DONE]\n\n"
-OPENAI = ApiDialect(read_openai_event, read_openai_usage, shape_openai, b"", _DONE)
-RESPONSES = ApiDialect(read_responses_event, read_responses_usage, shape_openai, b"event: error\n", _DONE)
-MESSAGES = ApiDialect(read_messages_event, read_responses_usage, shape_anthropic, b"event: error\n", b"")
+OPENAI = ApiDialect(read_openai_event, shape_openai, b"", _DONE)
+RESPONSES = ApiDialect(read_responses_event, shape_openai, b"event: error\n", _DONE)
+MESSAGES = ApiDialect(read_messages_event, shape_anthropic, b"event: error\n", b"")

@@ -7,7 +7,11 @@ from service.gateway.responses import MESSAGES, OPENAI, RESPONSES, ApiDialect
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One inference route. ``usage_on_request``: streams carry usage only if the body asks for it."""
+    """One inference route.
+
+    ``target`` is the request line without its version. ``usage_on_request``: streams carry usage only if the body
+    asks for it. ``salted``: the body takes a ``cache_salt``. ``names_response``: we choose the id of the response.
+    """
 
     kind: str
     target: bytes
@@ -15,6 +19,7 @@ class Route:
     usage_on_request: bool = False
     salted: bool = True
     model_required: bool = True
+    names_response: bool = False
 
 
 def _route(
@@ -28,7 +33,7 @@ ROUTES: dict[bytes, Route] = dict(
     [
         _route("/v1/chat/completions", OPENAI, usage_on_request=True),
         _route("/v1/completions", OPENAI, usage_on_request=True),
-        _route("/v1/responses", RESPONSES),
+        (b"/v1/responses", Route("responses", b"POST /v1/responses", RESPONSES, names_response=True)),
         _route("/v1/messages", MESSAGES),
         _route("/v1/messages/count_tokens", MESSAGES, salted=False),
         _route("/v1/embeddings", OPENAI, salted=False),
@@ -40,4 +45,4 @@ ROUTES: dict[bytes, Route] = dict(
 RESPONSE_PREFIX = b"/v1/responses/"
 """``GET /v1/responses/{id}`` and ``POST /v1/responses/{id}/cancel`` go to the worker that made the response."""
 
-CORRIDOR_PATHS = frozenset(ROUTES)
+STORED = Route("responses_stored", b"", RESPONSES, salted=False, model_required=False)

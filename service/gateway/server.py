@@ -1,14 +1,15 @@
-"""The public listener: uvicorn's HTTP/1.1 protocol with bounded connections, timeouts and the corridor's exchange."""
+"""The public listener: uvicorn's HTTP/1.1 protocol with bounded connections and timeouts; corridor requests leave it
+for an exchange of their own, all others go the ordinary ASGI way."""
 
 import asyncio
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from service.gateway.exchange import ByteBudget, Exchange
@@ -19,8 +20,8 @@ class EdgeConfig:
     """Limits of the listener.
 
     Above ``connections_max`` only health is answered; ``connections_reserve`` more are closed at once. The head of a
-    request must come within ``head_timeout_s``; an idle connection is kept ``keep_alive_s``.
-    ``write_buffer_bytes`` is where a slow reader starts to hold the worker back.
+    request must come within ``head_timeout_s``, its body within ``body_timeout_s``; an idle connection is kept
+    ``keep_alive_s``. ``write_buffer_bytes`` is where a slow reader starts to hold the worker back.
     """
 
     connections_max: int = 8192
@@ -31,6 +32,30 @@ class EdgeConfig:
     body_max_bytes: int = 64 * 1024 * 1024
     bodies_max_bytes: int = 1024 * 1024 * 1024
     write_buffer_bytes: int = 128 * 1024
+
+
+class CorridorEntry(Protocol):
+    """Where inference requests go."""
+
+    def find_route(self, method: bytes, raw_path: bytes) -> object | None:
+        """The route of a path of the corridor; ``None`` for all others."""
+        ...
+
+    def on_head(self, exchange: Exchange) -> None:
+        """The head of a request with a large body, or one of unknown size, has come: refuse it now or never."""
+        ...
+
+    def on_request(self, exchange: Exchange) -> None:
+        """The request is complete, or its body was refused."""
+        ...
+
+    def on_client_gone_early(self, exchange: Exchange) -> None:
+        """The client left before its request was complete."""
+        ...
+
+    def on_body_late(self, exchange: Exchange) -> None:
+        """The body did not come in time."""
+        ...
 
 
 _BUSY = (
@@ -50,14 +75,12 @@ _NOT_HTTP = (
     % (len(_NOT_HTTP_BODY), _NOT_HTTP_BODY)
 )
 _HEAD_MAX_BYTES = 64 * 1024
+_SMALL_BODY = 64 * 1024
+"""Bodies up to this size are read before anything is decided; they usually come with the head."""
 
 
 class EdgeProtocol(HttpToolsProtocol):
     """One client connection."""
-
-    edge: EdgeConfig
-    budget: ByteBudget
-    corridor_paths: frozenset[bytes]
 
     def __init__(
         self,
@@ -65,17 +88,19 @@ class EdgeProtocol(HttpToolsProtocol):
         server_state: ServerState,
         edge: EdgeConfig,
         budget: ByteBudget,
-        corridor_paths: frozenset[bytes],
+        corridor: CorridorEntry,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(config, server_state, {}, _loop=loop)
-        self.edge = edge
-        self.budget = budget
-        self.corridor_paths = corridor_paths
+        self._edge = edge
+        self._budget = budget
+        self._corridor = corridor
         self._over_limit = False
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._due_at: float | None = None
         self._head_bytes = 0
         self._in_head = True
+        self._mid = False
+        self._in_body = False
 
     # ---------------------------------------------------------------- connection
 
@@ -83,145 +108,242 @@ class EdgeProtocol(HttpToolsProtocol):
         """Count it; refuse what is above the reserve; the first head must come in time."""
         super().connection_made(transport)
         count = len(self.connections)
-        if count > self.edge.connections_max + self.edge.connections_reserve:
+        if count > self._edge.connections_max + self._edge.connections_reserve:
             transport.write(_TOO_MANY)
             transport.close()
             return
-        self._over_limit = count > self.edge.connections_max
-        transport.set_write_buffer_limits(high=self.edge.write_buffer_bytes)
-        self._head_timer = self.loop.call_later(self.edge.head_timeout_s, self._head_late)
+        self._over_limit = count > self._edge.connections_max
+        transport.set_write_buffer_limits(high=self._edge.write_buffer_bytes)
+        self._due_at = self.loop.time() + self._edge.head_timeout_s
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the exchange, so that the worker stops at once."""
         super().connection_lost(exc)
-        self._stop_head_timer()
-        cycle = self.cycle
-        if isinstance(cycle, Exchange):
+        while self.pipeline:
+            self.pipeline.pop()
+        cycle: Any = self.cycle
+        if type(cycle) is Exchange:
+            if cycle.more_body and not cycle.response_started:
+                self._corridor.on_client_gone_early(cycle)
+            cycle.disconnected = True
             cycle.client_gone()
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
         if self._in_head:
-            if self.timeout_keep_alive_task is not None:  # first bytes of the next request: now its head must come
-                self._unset_keepalive_if_required()
-                self._head_timer = self.loop.call_later(self.edge.head_timeout_s, self._head_late)
             self._head_bytes += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             pass  # we speak HTTP/1.1 only; RFC 9110 lets a server ignore the wish
         except httptools.HttpParserError:
-            self._refuse_bytes(_NOT_HTTP)
+            self._refuse_bytes()
             return
-        if self._in_head and self._head_bytes > _HEAD_MAX_BYTES:
-            self._refuse_bytes(_NOT_HTTP)
+        if self._in_head:
+            if self._head_bytes:
+                self._mid_head()
+        elif not self._in_body:
+            self._in_body = True
+            self._due_at = self.loop.time() + self._edge.body_timeout_s
 
-    def _refuse_bytes(self, answer: bytes) -> None:
+    def _mid_head(self) -> None:
+        """A part of a head has come: the rest must come in time, and may not be endless."""
+        if self._head_bytes > _HEAD_MAX_BYTES:
+            self._refuse_bytes()
+        elif not self._mid:
+            self._mid = True
+            self._due_at = self.loop.time() + self._edge.head_timeout_s
+
+    def _refuse_bytes(self) -> None:
         if not self.transport.is_closing():
             if self.cycle is None or self.cycle.response_complete:
-                self.transport.write(answer)
+                self.transport.write(_NOT_HTTP)
             self.transport.close()
 
-    def _head_late(self) -> None:
-        self._head_timer = None
-        if not self.transport.is_closing():
+    def on_sweep(self, now: float) -> None:
+        """Look at the time: a head or body that is late, or a connection that is idle for too long."""
+        if self._due_at is None or now < self._due_at or self.transport.is_closing():
+            return
+        self._due_at = None
+        cycle: Any = self.cycle
+        if self._in_head:
             self.transport.abort()
-
-    def _stop_head_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        elif type(cycle) is Exchange:
+            if cycle.more_body and not cycle.response_complete:
+                self._corridor.on_body_late(cycle)
+        else:
+            self.transport.abort()
 
     def pause_writing(self) -> None:
         """The client reads slowly."""
         super().pause_writing()
-        listener = self.cycle.listener if isinstance(self.cycle, Exchange) else None
-        if listener is not None:
-            listener.on_client_paused()
+        cycle: Any = self.cycle
+        if type(cycle) is Exchange and cycle.listener is not None:
+            cycle.listener.on_client_paused()
 
     def resume_writing(self) -> None:
         """The client reads again."""
         super().resume_writing()
-        listener = self.cycle.listener if isinstance(self.cycle, Exchange) else None
-        if listener is not None:
-            listener.on_client_ready()
+        cycle: Any = self.cycle
+        if type(cycle) is Exchange and cycle.listener is not None:
+            cycle.listener.on_client_ready()
 
     # ---------------------------------------------------------------- request
 
     def on_message_begin(self) -> None:
         """A request line begins."""
-        super().on_message_begin()
+        self.url = b""
+        self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
+        self.headers.append((name.lower(), value))
+
+    def on_response_complete(self) -> None:
+        """The connection is free: serve what was pipelined, or wait for the next request, but not for ever."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+        elif self._in_head:
+            self._due_at = self.loop.time() + self._edge.keep_alive_s
 
     def on_headers_complete(self) -> None:
-        """The head is complete: start the application, or queue it behind a pipelined request."""
-        self._in_head = False
+        """The head is complete: choose the corridor or the ordinary way."""
+        self._in_head = self._mid = self._in_body = False
         self._head_bytes = 0
-        self._stop_head_timer()
-        parser, scope = self.parser, self.scope
-        http_version = parser.get_http_version()
-        if http_version != "1.1":
-            scope["http_version"] = http_version
-        scope["method"] = parser.get_method().decode("ascii")
-        raw_path = self.url
-        query = b""
-        if not raw_path.startswith(b"/") or b"?" in raw_path or b"#" in raw_path:
-            try:
-                parsed = httptools.parse_url(raw_path)
-            except httptools.HttpParserInvalidURLError:
-                self._refuse_bytes(_NOT_HTTP)
-                return
-            raw_path, query = parsed.path or b"/", parsed.query or b""
-        path = raw_path.decode("latin-1")
-        scope["path"] = urllib.parse.unquote(path) if "%" in path else path
-        scope["raw_path"] = raw_path
-        scope["query_string"] = query
-        existing = self.cycle
-        cycle = Exchange(
-            scope=scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=False,
-            default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue,
-            keep_alive=http_version != "1.0" and parser.should_keep_alive(),
-            on_response=self.on_response_complete,
+        self._due_at = None
+        method = self.parser.get_method()
+        route = self._corridor.find_route(method, self.url)
+        if route is None:
+            self._ordinary(method.decode("ascii"))
+            return
+        http_version = self.parser.get_http_version()
+        path, _, query = self.url.partition(b"?")
+        exchange = Exchange(
+            self.transport,
+            self.flow,
+            method,
+            path,
+            query,
+            self.headers,
+            route,
+            http_version != "1.0" and self.parser.should_keep_alive(),
+            http_version == "1.0",
+            self.on_response_complete,
         )
-        cast("dict[str, Any]", scope)["extensions"] = {"sluice.exchange": cycle}
-        cycle.over_limit = self._over_limit
-        if raw_path in self.corridor_paths or raw_path.startswith(b"/v1/responses/"):
-            cycle.body_limit = self.edge.body_max_bytes
-            cycle.budget = self.budget
-        self.cycle = cycle
-        if existing is None or existing.response_complete:
-            self._start_asgi_task(cycle, self.app)
-        else:  # the client pipelines: it waits its turn
+        exchange.over_limit = self._over_limit
+        exchange.bound_body(self._edge.body_max_bytes, self._budget)
+        length = exchange.named.get(b"content-length", b"")
+        self._follow(exchange)
+        named = exchange.named
+        if len(length) > 5 or b"transfer-encoding" in named or b"expect" in named:
+            exchange.expects_continue = named.get(b"expect", b"").lower() == b"100-continue"
+            if length:
+                exchange.expect_body(int(length))
+            if not self.pipeline:
+                self._corridor.on_head(exchange)
+
+    def _ordinary(self, method: str) -> None:
+        """Build an ASGI scope and start the application."""
+        url = self.url
+        try:
+            parsed = httptools.parse_url(url)
+        except httptools.HttpParserInvalidURLError:
+            self._refuse_bytes()
+            return
+        raw_path: bytes = parsed.path or b"/"
+        if url.startswith(b"//"):  # parse_url would take the first segment for a host
+            raw_path = url.partition(b"?")[0]
+        path = raw_path.decode("latin-1")
+        http_version = self.parser.get_http_version()
+        scope: Any = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": http_version,
+            "method": method,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": "",
+            "path": urllib.parse.unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": parsed.query or b"",
+            "headers": self.headers,
+            "state": {},
+            "extensions": {"sluice.over_limit": {"value": self._over_limit}},
+        }
+        self.scope = scope
+        self._follow(
+            RequestResponseCycle(
+                scope=self.scope,
+                transport=self.transport,
+                flow=self.flow,
+                logger=self.logger,
+                access_logger=self.access_logger,
+                access_log=False,
+                default_headers=self.server_state.default_headers,
+                message_event=asyncio.Event(),
+                expect_100_continue=(b"expect", b"100-continue") in self.headers,
+                keep_alive=http_version != "1.0" and self.parser.should_keep_alive(),
+                on_response=self.on_response_complete,
+            )
+        )
+
+    def _follow(self, cycle: RequestResponseCycle | Exchange) -> None:
+        """Start ``cycle``, or let it wait behind a request that the client pipelined before it."""
+        existing: Any = self.cycle
+        self.cycle = cast("RequestResponseCycle", cycle)
+        if existing is not None and not existing.response_complete:
             self.flow.pause_reading()
-            self.pipeline.appendleft((cycle, self.app))
+            self.pipeline.appendleft((self.cycle, self.app))
+        elif type(cycle) is not Exchange:
+            super()._start_asgi_task(self.cycle, self.app)
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:  # noqa: ANN401 - uvicorn's types
+        """Start a request that has waited behind another on the same connection."""
+        if type(cycle) is Exchange:
+            if not cycle.more_body or cycle.body_fault is not None:
+                self.loop.call_soon(self._corridor.on_request, cycle)
+        else:
+            super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
-        cycle = self.cycle
-        if isinstance(cycle, Exchange) and cycle.body_limit is not None:
-            if not cycle.response_complete:
-                cycle.take_body(body)
-            return
-        super().on_body(body)
+        cycle: Any = self.cycle
+        if type(cycle) is not Exchange:
+            super().on_body(body)
+        elif not cycle.response_complete:
+            cycle.take_body(body)
+            if cycle.body_fault is not None and not self._waits(cycle):
+                self._corridor.on_request(cycle)
 
     def on_message_complete(self) -> None:
         """The request is complete."""
         self._in_head = True
-        super().on_message_complete()
-        if isinstance(self.cycle, Exchange):
-            self.cycle.body_done()
+        self._due_at = None
+        cycle: Any = self.cycle
+        if type(cycle) is not Exchange:
+            super().on_message_complete()
+        elif cycle.response_complete:  # refused long ago; the client has now sent all of its body
+            self.transport.close()
+        else:
+            cycle.more_body = False
+            if not self._waits(cycle):
+                self._corridor.on_request(cycle)
+
+    def _waits(self, cycle: Any) -> bool:  # noqa: ANN401 - a cycle of either kind
+        return bool(self.pipeline) and any(waiting is cycle for waiting, _ in self.pipeline)
 
 
 def build_protocol_factory(
     app: Any,  # noqa: ANN401 - an ASGI application
     edge: EdgeConfig,
-    corridor_paths: frozenset[bytes],
+    corridor: CorridorEntry,
     loop: asyncio.AbstractEventLoop,
 ) -> tuple[Callable[[], EdgeProtocol], ServerState]:
     """A factory for ``loop.create_server`` and the state shared by its connections."""
@@ -240,4 +362,4 @@ def build_protocol_factory(
     config.load()
     state = ServerState()
     budget = ByteBudget(edge.bodies_max_bytes)
-    return lambda: EdgeProtocol(config, state, edge, budget, corridor_paths, loop), state
+    return lambda: EdgeProtocol(config, state, edge, budget, corridor, loop), state

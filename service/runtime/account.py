@@ -1,26 +1,21 @@
 """The one record made of each request, whatever became of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from service.domain.outcome import Outcome
 from service.domain.units import RequestId, TenantId, TierName, WorkerId
 
 
-@dataclass(slots=True)
 class Settlement:
     """Who asked for what, when things happened, and how it ended.
 
     Filled in on the way and settled once. Moments are monotonic seconds, ``None`` for what did not happen. Token
     counts come from the worker's usage; ``output_estimated`` marks a count of stream events instead, which stands
     in for streams that were cut before their usage came (with speculation an event may carry several tokens, so it
-    is a lower bound). ``kind`` is the route's name.
+    is a lower bound). ``kind`` is the route's name. Defaults live in the class: most requests set few of them.
     """
 
-    request_id: RequestId
-    kind: str
-    arrived_at: float
     outcome: Outcome | None = None
     status: int | None = None
     tenant_id: TenantId | None = None
@@ -38,6 +33,11 @@ class Settlement:
     cached_tokens: int | None = None
     output_tokens: int | None = None
     output_estimated: bool = False
+
+    def __init__(self, request_id: RequestId, kind: str, arrived_at: float) -> None:
+        self.request_id = request_id
+        self.kind = kind
+        self.arrived_at = arrived_at
 
     @property
     def ttft_s(self) -> float | None:

@@ -25,6 +25,10 @@ class Clock(Protocol):
         ...
 
 
+Later = Callable[[float, Callable[[], None]], object]
+"""Calls a function after some seconds, on the loop."""
+
+
 class TenantDirectory(Protocol):
     """Knows whose key it is."""
 
@@ -56,6 +60,10 @@ class ClientStream(Protocol):
 
     def finish(self) -> None:
         """The body is complete."""
+        ...
+
+    def release(self) -> None:
+        """The request's body is no longer needed."""
         ...
 
     def cut(self) -> None:

@@ -1,5 +1,6 @@
 """Moves one attempt's answer from the worker to the client, bytes untouched, and reads along."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from service.domain.event import FailureCause
@@ -25,10 +26,6 @@ class Traveller(Protocol):
 
     def on_answer(self, headers: bytes, length: int | None, data: bytes) -> None:
         """The answer begins: commit the head and send ``data``."""
-        ...
-
-    def on_piece(self, data: bytes) -> None:
-        """More of the answer."""
         ...
 
     def on_first_token(self) -> None:
@@ -61,11 +58,14 @@ class Relay:
 
     __slots__ = (
         "_content_type", "_error", "_held", "_length", "_live", "_now", "_pass", "_retry_after_s", "_started",
-        "_status", "_tap", "_traveller", "hold_bytes", "last_byte_at",
+        "_status", "_tap", "_traveller", "_write", "hold_bytes", "last_byte_at",
     )  # fmt: skip
 
-    def __init__(self, traveller: Traveller, now: "Clocked", hold_bytes: int) -> None:
+    def __init__(
+        self, traveller: Traveller, write: Callable[[bytes], None], now: Callable[[], float], hold_bytes: int
+    ) -> None:
         self._traveller = traveller
+        self._write = write
         self._now = now
         self._tap: StreamTap | None = None
         self._held = b""
@@ -99,7 +99,7 @@ class Relay:
             if tap is not None:
                 data = tap.feed(data)
             if data:
-                self._traveller.on_piece(data)
+                self._write(data)
         elif self._error is not None:
             if len(self._error) < _ERROR_BODY_MAX:
                 self._error += data
@@ -154,7 +154,7 @@ class Relay:
             self._traveller.on_first_token()
         elif self._started:
             if out:
-                self._traveller.on_piece(out)
+                self._write(out)
         else:
             was_empty = not self._held
             self._held += out
@@ -174,7 +174,7 @@ class Relay:
         self._held = b""
         if self._started:
             if data:
-                self._traveller.on_piece(data)
+                self._write(data)
             return
         self._started = True
         self._traveller.on_answer(self._pass, self._length, data)
@@ -207,7 +207,7 @@ class Relay:
             self._traveller.on_attempt_failed(cause, None, None)
             return
         if rest:
-            self._traveller.on_piece(rest)
+            self._write(rest)
         self._traveller.on_broken(Outcome.STREAM_BROKEN)
 
     def _read_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
@@ -225,14 +225,6 @@ class Relay:
             if name not in _HOP_BY_HOP and name not in _OURS:
                 passed.append((name, value))
         self._pass = b"".join([b"%b: %b\r\n" % item for item in passed if item[0] not in named])
-
-
-class Clocked(Protocol):
-    """A clock's ``now``."""
-
-    def __call__(self) -> float:
-        """Monotonic seconds."""
-        ...
 
 
 def _parse_seconds(value: bytes) -> float | None:

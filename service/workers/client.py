@@ -217,6 +217,7 @@ class WorkerConnection(asyncio.Protocol):
         if self._phase != _READING:
             return
         sink, self._sink = self._sink, None
+        self._take_body = _ignore
         self.answered_once = True
         if sink is None:
             return

@@ -38,9 +38,8 @@ class _Lane:
     )
 
     def __init__(self, address: WorkerAddress, idle_max: int, now: Callable[[], float]) -> None:
-        host = f"[{address.host}]" if ":" in address.host else address.host
         self.address = address
-        self.prefix = f" HTTP/1.1\r\nhost: {host}:{address.port}\r\n".encode()
+        self.prefix = f" HTTP/1.1\r\nhost: {address.authority}\r\n".encode()
         self.idle: dict[WorkerConnection, None] = {}
         self.open = 0
         self.in_flight = 0
@@ -207,10 +206,10 @@ class WorkerPool:
         self._lanes: dict[WorkerId, _Lane] = {}
         self.now = now
 
-    def add(self, address: WorkerAddress) -> None:
+    def add(self, worker_id: WorkerId, address: WorkerAddress) -> None:
         """Make a worker reachable."""
-        if address.worker_id not in self._lanes:
-            self._lanes[address.worker_id] = _Lane(address, self._config.idle_max, self.now)
+        if worker_id not in self._lanes:
+            self._lanes[worker_id] = _Lane(address, self._config.idle_max, self.now)
 
     def remove(self, worker_id: WorkerId) -> None:
         """Forget a worker: idle connections close now, busy ones when their answer is complete."""

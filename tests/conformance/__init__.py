@@ -1,0 +1,1 @@
+"""One contract for the real worker and the emulated one."""

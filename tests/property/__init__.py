@@ -1,0 +1,1 @@
+"""Random histories under a referee's eye."""

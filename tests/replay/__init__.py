@@ -1,0 +1,1 @@
+"""Recorded histories, played again by both shells."""

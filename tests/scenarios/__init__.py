@@ -1,0 +1,1 @@
+"""Whole stories: an overload, a lost worker, a rollout."""

@@ -1,0 +1,1 @@
+"""What tests share: builders, fakes, a referee, a small world."""

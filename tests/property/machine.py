@@ -1,0 +1,226 @@
+"""A Hypothesis state machine that lives through random histories of one flow controller under a referee's eye."""
+
+import random
+from collections.abc import Callable
+from typing import ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from service.domain.command import Command
+from service.domain.event import (
+    AttemptFailed,
+    DrainBegan,
+    Event,
+    FailureCause,
+    FirstTokenSeen,
+    PermitEnded,
+    RequestAbandoned,
+    RequestArrived,
+    Woken,
+    WorkerDrainChanged,
+    WorkerHealthChanged,
+    WorkerJoined,
+    WorkerLeft,
+    WorkerLoadSeen,
+)
+from service.domain.load import WorkerLoad
+from service.domain.permit import PermitEnding
+from service.domain.units import WorkerId
+from service.flow.config import BreakerConfig, FlowConfig, Reconfigured, RetryConfig
+from service.flow.controller import FlowController
+from tests.support.flow import build_request
+from tests.support.referee import Case, Referee
+
+WORKERS = st.sampled_from([WorkerId(name) for name in "abc"])
+WHICH = st.integers(0, 63)
+LENGTHS_S = st.sampled_from([0.0, 0.01, 0.25, 0.5, 1.0, 3.0, 40.0])
+ROOMY = FlowConfig(
+    requests_per_worker=2,
+    breaker=BreakerConfig(open_max_s=4.0),
+    retry=RetryConfig(attempts_max=3, budget_burst=3.0),
+)
+"""One with which retries go far; drawn often, since a random one seldom lets a request fail three times."""
+
+CONFIGS = st.just(ROOMY) | st.builds(
+    FlowConfig,
+    requests_per_worker=st.integers(1, 3),
+    queued_requests_max=st.sampled_from([0, 2, 8]),
+    queued_tokens_max=st.sampled_from([200, 10_000]),
+    retry_after_max_s=st.sampled_from([0.5, 60.0]),
+    breaker=st.builds(
+        BreakerConfig,
+        failures_to_open=st.integers(1, 3),
+        open_s=st.sampled_from([0.5, 1.0]),
+        open_max_s=st.just(4.0),
+        busy_rest_s=st.sampled_from([0.0, 0.5]),
+    ),
+    retry=st.builds(
+        RetryConfig,
+        attempts_max=st.integers(1, 3),
+        budget_ratio=st.sampled_from([0.0, 0.1]),
+        budget_burst=st.sampled_from([0.0, 1.0, 3.0]),
+    ),
+)
+
+
+class FlowMachine(RuleBasedStateMachine):
+    """Every rule lets one thing happen; after each the referee compares the books. ``build`` makes the controller."""
+
+    build: ClassVar[Callable[[FlowConfig, random.Random], FlowController]] = FlowController
+    sound = False
+
+    @initialize(config=CONFIGS, seed=st.integers(0, 3), workers=st.sampled_from(["", "a", "ab", "abc", "abc"]))
+    def begin(self, config, seed, workers):
+        self.config, self.seed = config, seed
+        self.controller = type(self).build(config, random.Random(seed))
+        self.referee = Referee(config)
+        self.now = 0.0
+        self.count = 0
+        self.history: list[tuple[float, Event | Reconfigured, list[Command]]] = []
+        self.sound = True
+        for name in workers:
+            self.join_healthy(WorkerId(name))
+
+    def happen(self, event):
+        """Let ``event`` happen and serve the wakes that are due; the first wake must leave none due."""
+        self.sound = False  # until all has been looked at
+        self.take(event)
+        self.look()
+
+    def look(self):
+        """Serve the wakes that are due, then compare the books."""
+        self.sound = False
+        wake_at = self.controller.next_wake_at()
+        if wake_at is not None and wake_at <= self.now:
+            self.take(Woken())
+            wake_at = self.controller.next_wake_at()
+            assert wake_at is None or wake_at > self.now, "woken, and at once wants to be woken again"
+        self.referee.check(self.controller, self.now)
+        self.sound = True
+
+    def take(self, event):
+        commands = self.controller.handle(event, self.now)
+        self.history.append((self.now, event, commands))
+        self.referee.see(event, self.now, commands)
+
+    def pick(self, cases: list[Case], which: int):
+        return cases[which % len(cases)].request.request_id
+
+    # ---------------------------------------------------------------- requests
+
+    @rule(ttl_s=st.sampled_from([0.0, 0.5, 2.0, 30.0]), prompt_bytes=st.integers(0, 500), pinned_to=st.none() | WORKERS)
+    def arrive(self, ttl_s, prompt_bytes, pinned_to):
+        self.count += 1
+        name = f"r{self.count}"
+        self.happen(
+            RequestArrived(
+                build_request(name, arrived_at=self.now, ttl_s=ttl_s, prompt_bytes=prompt_bytes, pinned_to=pinned_to)
+            )
+        )
+
+    @rule(times=st.integers(2, 6))
+    def arrive_many(self, times):
+        for _ in range(times):
+            self.arrive(ttl_s=5.0, prompt_bytes=32, pinned_to=None)
+
+    @precondition(lambda self: self.referee.running)
+    @rule(which=WHICH)
+    def first_token(self, which):
+        self.happen(FirstTokenSeen(self.pick(self.referee.running, which)))
+
+    @precondition(lambda self: self.referee.running)
+    @rule(which=WHICH, ending=st.sampled_from(PermitEnding))
+    def end(self, which, ending):
+        self.happen(PermitEnded(self.pick(self.referee.running, which), ending, None))
+
+    @precondition(lambda self: any(not case.first_token_seen for case in self.referee.running))
+    @rule(which=WHICH, cause=st.sampled_from(FailureCause), wish_s=st.sampled_from([None, 0.0, 1.0, 100.0]))
+    def fail(self, which, cause, wish_s):
+        silent = [case for case in self.referee.running if not case.first_token_seen]
+        name = self.pick(silent, which)
+        if cause is FailureCause.REVOKED and not self.referee.live[name].revoked:
+            cause = FailureCause.BROKEN
+        self.happen(AttemptFailed(name, cause, wish_s))
+
+    @precondition(lambda self: any(not case.first_token_seen for case in self.referee.running))
+    @rule(which=WHICH)
+    def fail_until_it_ends(self, which):
+        silent = [case for case in self.referee.running if not case.first_token_seen]
+        name = self.pick(silent, which)
+        while name in self.referee.live and self.referee.live[name].worker_id is not None:
+            self.happen(AttemptFailed(name, FailureCause.BROKEN, None))
+
+    @precondition(lambda self: self.referee.waiting)
+    @rule(which=WHICH)
+    def abandon(self, which):
+        self.happen(RequestAbandoned(self.pick(self.referee.waiting, which)))
+
+    # ---------------------------------------------------------------- workers
+
+    @rule(worker_id=WORKERS)
+    def join_healthy(self, worker_id):
+        self.happen(WorkerJoined(worker_id))
+        self.happen(WorkerHealthChanged(worker_id, True))
+
+    @rule(worker_id=WORKERS)
+    def join(self, worker_id):
+        self.happen(WorkerJoined(worker_id))
+
+    @rule(worker_id=WORKERS, healthy=st.booleans())
+    def change_health(self, worker_id, healthy):
+        if worker_id in self.referee.stations:
+            self.happen(WorkerHealthChanged(worker_id, healthy))
+
+    @rule(worker_id=WORKERS, draining=st.booleans())
+    def change_drain(self, worker_id, draining):
+        if worker_id in self.referee.stations:
+            self.happen(WorkerDrainChanged(worker_id, draining))
+
+    @rule(worker_id=WORKERS)
+    def leave(self, worker_id):
+        if worker_id in self.referee.stations:
+            self.happen(WorkerLeft(worker_id))
+
+    @rule(worker_id=WORKERS)
+    def see_load(self, worker_id):
+        if worker_id in self.referee.stations:
+            self.happen(WorkerLoadSeen(worker_id, WorkerLoad(self.now, 1, None, 0.5)))
+
+    # ---------------------------------------------------------------- the rest
+
+    @rule(config=CONFIGS)
+    def reconfigure(self, config):
+        self.happen(Reconfigured(config))
+
+    @precondition(lambda self: len(self.history) > 40)
+    @rule()
+    def begin_drain(self):
+        self.happen(DrainBegan())
+
+    @rule(length_s=LENGTHS_S, late=st.booleans())
+    def pass_time(self, length_s, late):
+        """Time passes; alarms ring at their moment, or all ``late`` at the end."""
+        until = self.now + length_s
+        while not late and (wake_at := self.controller.next_wake_at()) is not None and wake_at <= until:
+            self.now = max(self.now, wake_at)
+            self.happen(Woken())
+        self.now = until
+        self.look()
+
+    def teardown(self):
+        """Let all end, see that nothing is left, and live through the same history again."""
+        if not self.sound:  # the fault was found: nothing that follows says more
+            return
+        while self.referee.running:
+            self.end(which=0, ending=PermitEnding.SERVED)
+        self.pass_time(length_s=100.0, late=False)
+        while self.referee.running:
+            self.end(which=0, ending=PermitEnding.SERVED)
+        stats = self.controller.stats(self.now)
+        assert (stats.queued_requests, stats.queued_tokens, stats.in_flight) == (0, 0, 0), "something is left over"
+        assert all(worker.in_flight == 0 for worker in stats.workers), "something is left over"
+        assert self.controller.next_wake_at() is None, "nobody waits and a wake is asked for"
+        twin = type(self).build(self.config, random.Random(self.seed))
+        for now, event, commands in self.history:
+            assert twin.handle(event, now) == commands, "the same history, other commands"

@@ -1,0 +1,157 @@
+"""A whole gateway in the test's own process and event loop, on loopback, in front of workers the test names."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from service.domain.event import WorkerHealthChanged, WorkerJoined
+from service.domain.tenant import Tenant
+from service.domain.tier import Tier
+from service.domain.units import TenantId, TierName, WorkerId
+from service.flow.config import FlowConfig
+from service.flow.controller import FlowController
+from service.gateway.app import Guard, build_rest
+from service.gateway.auth import MemoryDirectory, hash_key
+from service.gateway.corridor import Corridor, CorridorConfig
+from service.gateway.cors import CorsPolicy
+from service.gateway.server import EdgeConfig, EdgeProtocol, build_protocol_factory
+from service.runtime.account import Accounts, Settlement
+from service.runtime.clock import MonotonicClock, sleep
+from service.runtime.driver import Driver
+from service.runtime.journey import Road
+from service.runtime.limits import RelayConfig
+from service.workers.addresses import WorkerAddress
+from service.workers.pool import PoolConfig, WorkerPool
+
+MODEL = "MiniMax-M3.1-Flash"
+KEY = "sk-sluice-test-acme"
+OTHER_KEY = "sk-sluice-test-umbra"
+SUSPENDED_KEY = "sk-sluice-test-suspended"
+TIERS = {
+    TierName("priority"): Tier(TierName("priority"), 0),
+    TierName("default"): Tier(TierName("default"), 1),
+}
+
+
+@dataclass
+class Ledger:
+    """Keeps every settlement, in order."""
+
+    settlements: list[Settlement] = field(default_factory=list)
+
+    def settle(self, settlement: Settlement) -> None:
+        self.settlements.append(settlement)
+
+    @property
+    def outcomes(self) -> list[str]:
+        return [s.outcome.label for s in self.settlements if s.outcome is not None]
+
+
+@dataclass
+class TestGateway:
+    """What a test can look at. ``port`` is the public port."""
+
+    __test__ = False
+
+    port: int
+    driver: Driver
+    pool: WorkerPool
+    ledger: Ledger
+    corridor: Corridor
+    connections: set[EdgeProtocol]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def add_worker(self, port: int, name: str | None = None) -> WorkerId:
+        worker_id = WorkerId(name or f"127.0.0.1:{port}")
+        self.pool.add(worker_id, WorkerAddress(worker_id, "127.0.0.1", port, False))
+        self.driver.submit(WorkerJoined(worker_id))
+        self.driver.submit(WorkerHealthChanged(worker_id, True))
+        return worker_id
+
+    def check_nothing_is_held(self) -> None:
+        """All in-flight counts are back at zero."""
+        stats = self.driver.stats()
+        assert (stats.in_flight, stats.queued_requests, stats.queued_tokens) == (0, 0, 0)
+        assert all(worker.in_flight == 0 for worker in stats.workers)
+        assert all(self.pool.in_flight(worker.worker_id) == 0 for worker in stats.workers)
+        assert self.driver.travelling == 0
+
+    async def settled(self, count: int, within_s: float = 5.0) -> list[Settlement]:
+        """Wait until ``count`` requests are settled."""
+        async with asyncio.timeout(within_s):
+            while len(self.ledger.settlements) < count:
+                await sleep(0.005)
+        return self.ledger.settlements
+
+
+@contextlib.asynccontextmanager
+async def running_gateway(
+    worker_ports: Sequence[int] = (),
+    *,
+    flow: FlowConfig | None = None,
+    relay: RelayConfig | None = None,
+    edge: EdgeConfig | None = None,
+    pool: PoolConfig | None = None,
+    cors: CorsPolicy | None = None,
+    sweep_s: float = 0.02,
+) -> AsyncIterator[TestGateway]:
+    """Serve on a free loopback port until the block ends; sweeps run every ``sweep_s``."""
+    loop = asyncio.get_running_loop()
+    clock = MonotonicClock()
+    driver = Driver(FlowController(flow or FlowConfig(), random.Random(1)), clock, loop)
+    worker_pool = WorkerPool(pool or PoolConfig(), loop, clock.now)
+    ledger = Ledger()
+
+    def opaque(worker_id: WorkerId) -> bytes:
+        return b"w-" + hash_key(worker_id.encode()).hex()[:8].encode()
+
+    road = Road(driver, worker_pool, Accounts([ledger]), clock, loop.call_later, relay or RelayConfig(), opaque)
+    directory = MemoryDirectory(
+        [
+            (hash_key(KEY.encode()), Tenant(TenantId("acme"), TierName("priority"))),
+            (hash_key(OTHER_KEY.encode()), Tenant(TenantId("umbra"), TierName("default"))),
+            (hash_key(SUSPENDED_KEY.encode()), Tenant(TenantId("gone"), TierName("default"), suspended=True)),
+        ]
+    )
+    policy = cors or CorsPolicy()
+    corridor = Corridor(road, directory, CorridorConfig(MODEL, TIERS, salt=b"test"), policy)
+    rest = build_rest(lambda: [{"id": MODEL, "object": "model"}], lambda: None)
+    factory, state = build_protocol_factory(Guard(rest, directory, policy), edge or EdgeConfig(), corridor, loop)
+    server = await loop.create_server(factory, "127.0.0.1", 0, backlog=1024)
+    gateway = TestGateway(
+        server.sockets[0].getsockname()[1],
+        driver,
+        worker_pool,
+        ledger,
+        corridor,
+        state.connections,  # type: ignore[arg-type]
+    )
+    for port in worker_ports:
+        gateway.add_worker(port)
+
+    async def sweep() -> None:
+        while True:
+            await sleep(sweep_s)
+            driver.sweep()
+            worker_pool.sweep()
+            for connection in list(gateway.connections):
+                connection.on_sweep(clock.now())
+
+    sweeping = asyncio.create_task(sweep())
+    try:
+        yield gateway
+    finally:
+        sweeping.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sweeping
+        server.close()
+        for connection in list(gateway.connections):
+            connection.transport.abort()
+        worker_pool.close()
+        await sleep(0)
+        await server.wait_closed()

@@ -1,0 +1,1 @@
+"""Unit tests of room ``emulator``: no sockets, no clock."""

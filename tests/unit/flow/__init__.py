@@ -1,0 +1,1 @@
+"""Unit tests of the flow core; moments are plain numbers."""

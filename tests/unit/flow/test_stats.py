@@ -1,0 +1,18 @@
+"""A snapshot of one worker."""
+
+from service.flow.ledger import WorkerState
+from service.flow.stats import WorkerStats, build_worker_stats
+
+
+def test_a_worker_at_rest_says_so_until_its_rest_is_over():
+    worker = WorkerState("a", healthy=True, held={"r": None})
+    worker.breaker.busy_until = 2.0
+    assert build_worker_stats(worker, 1.0) == WorkerStats("a", 1, True, False, True, True)
+    assert build_worker_stats(worker, 2.0) == WorkerStats("a", 1, True, False, True, False)
+
+
+def test_a_worker_under_probe_rests():
+    worker = WorkerState("a", healthy=True)
+    worker.breaker.open_until = 1.0
+    worker.breaker.probing = True
+    assert build_worker_stats(worker, 5.0).resting
