@@ -72,7 +72,7 @@ class _Roster:
 
     def add(self, worker_id: WorkerId, address: WorkerAddress) -> None:
         """Make it reachable under its id."""
-        self._pool.add(replace(address, worker_id=worker_id))
+        self._pool.add(worker_id, address)
 
     def remove(self, worker_id: WorkerId) -> None:
         """Open no more connections to it."""
