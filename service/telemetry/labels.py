@@ -31,7 +31,7 @@ class Stage(Enum):
     """A length on a request's way, as a label. The wait in the queue has its own metric."""
 
     EDGE = "edge"
-    """Arrival of the request's head to admission: body, authentication, peek, estimate."""
+    """Arrival to admission: authentication, peek, and the body where its head announced a large one."""
 
     PREFILL = "prefill"
     """Last dispatch to the first token of a stream: connect, the worker's own queue, prefill."""

@@ -21,8 +21,8 @@ class Kind(Enum):
 class Metric:
     """One metric. ``name`` is the name as scraped, without the suffixes of a histogram; ``unit`` is part of it.
 
-    ``edges`` are a histogram's base buckets in seconds, ``why`` the reason for them; thresholds of the configured
-    tiers are added to the metrics named in :mod:`service.telemetry.recorder`.
+    ``edges`` are a histogram's base buckets in seconds, ``why`` the reason for them; which thresholds of the configured
+    tiers become edges too is said in :data:`TIER_EDGES`.
     """
 
     name: str
@@ -81,7 +81,7 @@ REQUESTS = _declare.counter(
 TTFT = _declare.histogram(
     "sluice_ttft_seconds",
     "Arrival to the first content, reasoning or tool-call delta, of generating streams that got one.",
-    "Targets of interfaces.md lie between 1 and 120 s; steps of at most x1.67 from 0.1 to 20 s; the last edge is the "
+    "Contracts promise between 1 and 120 s: steps of at most x1.67 from 0.1 to 20 s; the last edge is the "
     "relay's own limit for a first token.",
     (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0),
     "tier",
@@ -188,6 +188,13 @@ LOOP_LAG = _declare.histogram(
 BUILD_INFO = _declare.info("sluice_build_info", "Always 1; the label names the running version.", "version")
 
 METRICS: tuple[Metric, ...] = tuple(_declare.metrics)
+
+TIER_EDGES: dict[str, str] = {
+    TTFT.name: "TTFT targets",
+    TPOT.name: "TPOT targets",
+    QUEUE_WAIT.name: "times to live in the queue",
+}
+"""What each configured tier adds to a histogram's edges, so that a threshold can be read off exactly."""
 
 PROCESS_METRICS: tuple[tuple[str, str, str], ...] = (
     ("process_virtual_memory_bytes", "gauge", "Virtual memory of the process."),
