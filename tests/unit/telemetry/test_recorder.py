@@ -1,13 +1,29 @@
 """The fold: what each ending adds, and what it leaves alone."""
 
+import random
+
 import pytest
 
 from service.domain.command import Dispatch, Enqueue, Refuse, Revoke
 from service.domain.errors import InvariantError
-from service.domain.event import AttemptFailed, FailureCause, FirstTokenSeen, Woken
+from service.domain.event import (
+    AttemptFailed,
+    FailureCause,
+    FirstTokenSeen,
+    PermitEnded,
+    RequestArrived,
+    Woken,
+    WorkerHealthChanged,
+    WorkerJoined,
+)
 from service.domain.outcome import Outcome
+from service.domain.permit import PermitEnding
+from service.domain.request import Request
 from service.domain.tier import Tier
+from service.flow.config import FlowConfig
+from service.flow.controller import FlowController
 from service.telemetry.document import count_request_series
+from service.telemetry.gauges import Snapshot
 from service.telemetry.recorder import Recorder
 from tests.support.telemetry import TIERS, build_settlement, build_stream, scrape, value_of
 
@@ -176,3 +192,32 @@ def test_number_of_series_is_what_the_document_says():
 def test_series_grow_with_tiers_only():
     grown = len(scrape(Recorder((*TIERS, Tier("gold", 3))))) - len(scrape(Recorder(TIERS)))
     assert grown < 320
+
+
+def test_a_real_core_in_virtual_time_gives_the_figures():
+    recorder = Recorder(TIERS)
+    core = FlowController(FlowConfig(requests_per_worker=1), random.Random(7))
+
+    def step(now, event):
+        recorder.observe(now, event, core.handle(event, now))
+
+    for worker in ("w1", "w2"):
+        step(0.0, WorkerJoined(worker))
+        step(0.0, WorkerHealthChanged(worker, True))
+    for number in range(3):
+        request = Request(f"r{number}", "acme", "default", 1, 320, None, True, 1.0, 31.0)
+        step(1.0, RequestArrived(request))
+    samples = scrape(recorder, snapshot=Snapshot(core.stats(1.0)))
+    assert value_of(samples, "sluice_dispatches_total") == 2
+    assert value_of(samples, "sluice_queued_requests") == 1
+    assert value_of(samples, "sluice_permits_held") == 2
+    assert [value_of(samples, "sluice_in_flight_requests", worker=worker) for worker in ("w1", "w2")] == [1, 1]
+    step(2.0, AttemptFailed("r0", FailureCause.UNREACHABLE))  # goes before r2: it has waited longer
+    assert value_of(scrape(recorder, snapshot=Snapshot(core.stats(2.5))), "sluice_workers", state="resting") == 1
+    step(3.0, PermitEnded("r1", PermitEnding.SERVED, 10))
+    step(4.0, PermitEnded("r0", PermitEnding.SERVED, 10))
+    samples = scrape(recorder, snapshot=Snapshot(core.stats(4.0)))
+    assert value_of(samples, "sluice_attempt_failures_total", cause="unreachable") == 1
+    assert value_of(samples, "sluice_retries_total") == 1
+    assert value_of(samples, "sluice_dispatches_total") == 4
+    assert value_of(samples, "sluice_queued_requests") == 0
