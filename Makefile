@@ -30,6 +30,7 @@ test: $(READY) ## Install what tests need, then run the gates and all tests (CI=
 	@$(PYTHON) -m coverage report --include='service/domain/*,service/flow/*' --fail-under=100
 
 lint: $(READY) ## ruff, mypy and the import rules
+	@mkdir -p var
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy
