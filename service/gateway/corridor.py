@@ -5,6 +5,7 @@ import logging
 import re
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 
 from service.domain.outcome import Outcome
 from service.domain.request import Request
@@ -195,8 +196,7 @@ class Corridor:
             settlement.request_id, tenant.tenant_id, tenant.tier, 0, 0, None, settlement.stream,
             settlement.arrived_at, settlement.arrived_at, None, worker_id,
         )  # fmt: skip
-        road = self._road
-        past = Road(Bypass(worker_id), road.transport, road.accounts, road.clock, road.later, road.relay, road.opaque)
+        past = replace(self._road, driver=Bypass(worker_id, self._road.driver))
         out = Outbound(
             target, self._headers_out(exchange.named, settlement, len(exchange.body), 0), (bytes(exchange.body),)
         )
