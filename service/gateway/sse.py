@@ -36,8 +36,8 @@ Reader = Callable[[str | None, Any], Finding]
 
 
 class EventTap:
-    """One stream's reader. With ``strip_usage`` the bare usage chunk is held back, and so is a torn event until it is
-    whole, since only then is it known whether it is that chunk."""
+    """One stream's reader. A torn event is held back until it is whole, so that whatever we put into the stream (a
+    comment, an error) stands between two events; with ``strip_usage`` the bare usage chunk is held back for good."""
 
     __slots__ = (
         "_partial", "_reader", "_searched", "_skipping", "_strip", "aborted", "cached_tokens", "done", "events",
@@ -74,12 +74,17 @@ class EventTap:
             return data
         return self._feed_slowly(data)
 
+    @property
+    def torn(self) -> bool:
+        """A part of an event was sent on: it was too long to be held."""
+        return self._skipping
+
     def drain(self) -> bytes:
         """The stream is over: an unfinished event counts as finished if its end is only a missing empty line."""
         rest, self._partial = self._partial, b""
-        if rest and not self._skipping and self._look(rest):
+        if rest and not self._skipping and self._look(rest) and self._strip:
             return b""
-        return rest if self._strip else b""
+        return rest
 
     def _feed_slowly(self, data: bytes) -> bytes:
         buffer = self._partial + data
@@ -101,7 +106,7 @@ class EventTap:
             out.append(self._partial)
             self._partial = b""
             self._searched = 0
-        return b"".join(out) if self._strip else data
+        return b"".join(out)
 
     def _look(self, event: bytes) -> bool:
         """Take in one event; ``True`` if it is a bare usage chunk."""
