@@ -51,6 +51,6 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	@python=$$(deploy/choose-python.sh); \
 	echo "setting up $(VENV) with $$($$python --version) ($$python), about a minute the first time"; \
 	rm -rf $(VENV); $$python -m venv $(VENV)
-	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(PY) -m pip install -qq --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	@$(PY) -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
