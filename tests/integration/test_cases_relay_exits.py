@@ -1,4 +1,4 @@
-"""D02: fifty of each way out, and nothing is held afterwards: no permit, no byte, no connection, one settlement each."""
+"""D02: fifty of each way out, and nothing is held afterwards: no permit, byte or connection, one settlement each."""
 
 import asyncio
 import logging
