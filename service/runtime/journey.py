@@ -76,7 +76,8 @@ class Journey(Ending):
 
     def on_first_token(self) -> None:
         """Stamp it and tell the core that the prefill is over."""
-        self.settlement.first_token_at = self._now()
+        relay = self.relay
+        self.settlement.first_token_at = self._now() if relay is None else relay.last_byte_at
         self._road.driver.submit(FirstTokenSeen(self.request.request_id))
 
     def on_complete(self, outcome: Outcome, whole: bytes | None) -> None:

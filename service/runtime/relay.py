@@ -205,7 +205,9 @@ class Relay:
         if tap.aborted and not self._started:
             traveller.on_attempt_failed(FailureCause.BROKEN, None, None)
             return
-        self._start(rest if tap.done or not rest else rest + b"\n\n")
+        if rest and not tap.done:  # our mark of the end will follow
+            rest += b"\n" if rest[-1:] in b"\r\n" else b"\n\n"
+        self._start(rest)
         if tap.first_token and not self._live:
             traveller.on_first_token()
         traveller.on_complete(Outcome.STREAM_BROKEN if tap.failed or tap.aborted else Outcome.COMPLETED, None)

@@ -228,7 +228,9 @@ class WorkerConnection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """A status line begins."""
         self._headers = []
-        self._framed = False  # so a second answer that nobody asked for bars the connection from being used again
+        self._framed = False
+        if self._answered is not None:  # a second answer, which nobody asked for
+            self._keep_alive = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
