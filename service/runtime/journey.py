@@ -87,7 +87,7 @@ class Journey:
         settlement: Settlement,
     ) -> None:
         self._road = road
-        self._out = out
+        self._out: Outbound | None = out
         self._client = client
         self._head = head
         self._now = road.clock.now
@@ -112,6 +112,7 @@ class Journey:
     def on_dispatch(self, worker_id: WorkerId, attempt: int) -> None:
         """Send it to the worker."""
         road, settlement, out = self._road, self.settlement, self._out
+        assert out is not None, "dispatched again after its answer began"  # noqa: S101
         settlement.dispatched_at = self._now()
         settlement.worker_id = worker_id
         settlement.attempts = attempt
@@ -136,7 +137,9 @@ class Journey:
     # ---------------------------------------------------------------- word from the relay
 
     def on_answer(self, headers: bytes, length: int | None, data: bytes) -> None:
-        """Commit the head, unless a heartbeat did, and send the first bytes."""
+        """Commit the head, unless a heartbeat did, and send the first bytes. No other worker will get the body now."""
+        self._out = None
+        self._client.release()
         if not self.head_sent:
             self._commit(200, headers, None if self.stream else length)
         self._client.write(data)

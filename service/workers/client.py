@@ -67,6 +67,7 @@ class WorkerConnection(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_ended",
         "_framed",
         "_head_bytes",
         "_headers",
@@ -75,6 +76,7 @@ class WorkerConnection(asyncio.Protocol):
         "_parser",
         "_phase",
         "_sink",
+        "_surplus",
         "_take_body",
         "_transport",
         "answered_once",
@@ -87,6 +89,8 @@ class WorkerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._sink: ReplySink | None = None
+        self._ended: ReplySink | None = None  # its answer is complete, it does not know yet
+        self._surplus = False
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
         self._framed = False
@@ -167,12 +171,26 @@ class WorkerConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._fail(FailureCause.FAULTY)
-            return
-        if self._phase == _UNANSWERED and self._sink is not None:
+            if self._ended is None:
+                self._fail(FailureCause.FAULTY)
+                return
+            self._surplus = True
+        if self._ended is not None:
+            self._finish(self._ended)
+        elif self._phase == _UNANSWERED and self._sink is not None:
             self._head_bytes += len(data)
             if self._head_bytes > _HEAD_MAX_BYTES:
                 self._fail(FailureCause.FAULTY)
+
+    def _finish(self, sink: ReplySink) -> None:
+        """The connection is free before the sink hears of it, so that the sink may use it again; unless more came than
+        the answer, which the next request on it would take for its own."""
+        self._ended = None
+        if self._keep_alive and self._framed and not self._surplus:
+            self._home.freed(self)
+        elif self._transport is not None:
+            self._transport.abort()
+        sink.on_end()
 
     def _fail(self, cause: FailureCause) -> None:
         sink = self._sink
@@ -184,6 +202,9 @@ class WorkerConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """A status line begins."""
+        if self._ended is not None:
+            self._surplus = True
+            return
         self._headers = []
         self._framed = False
 
@@ -196,6 +217,8 @@ class WorkerConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Head complete; interim answers (1xx) are not answers."""
+        if self._surplus:
+            return
         status = self._parser.get_status_code()
         if status < 200:
             return
@@ -213,16 +236,9 @@ class WorkerConnection(asyncio.Protocol):
             self._take_body(data)
 
     def on_message_complete(self) -> None:
-        """Body complete: the connection is free before the sink hears of it, so that the sink may use it again."""
-        if self._phase != _READING:
+        """Body complete; what that means is decided once all that came with it is read."""
+        if self._phase != _READING or self._surplus:
             return
-        sink, self._sink = self._sink, None
+        self._ended, self._sink = self._sink, None
         self._take_body = _ignore
         self.answered_once = True
-        if sink is None:
-            return
-        if self._keep_alive and self._framed:
-            self._home.freed(self)
-        elif self._transport is not None:
-            self._transport.abort()
-        sink.on_end()
