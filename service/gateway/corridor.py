@@ -15,10 +15,10 @@ from service.domain.value import value
 from service.gateway.auth import read_key
 from service.gateway.cors import CorsPolicy
 from service.gateway.exchange import Exchange
-from service.gateway.headers import choose_request_id, read_deadline_s, render_outbound
+from service.gateway.headers import is_sane_id, read_deadline_s, render_outbound
 from service.gateway.members import PeekError
 from service.gateway.peek import Peeked, peek
-from service.gateway.responses import OPENAI, telling_of
+from service.gateway.responses import OPENAI, SUSPENDED, telling_of
 from service.gateway.routes import RESPONSE_PREFIX, ROUTES, STORED, Route
 from service.gateway.stored import StoredResponses, read_response_path
 from service.runtime.account import Settlement
@@ -186,7 +186,9 @@ class Corridor:
         exchange.body = b""  # from here on it lives in the parts, as long as a worker may need it
         parts = peeked.parts
         size = len(parts[0]) if len(parts) == 1 else sum([len(part) for part in parts])
-        lines = self._headers_out(exchange, settlement, size, tier.rank)
+        config = self.config
+        priority = tier.rank * config.priority_step
+        lines = render_outbound(named, exchange.headers, request.request_id, size, priority, config.worker_key)
         out = Outbound(route.target, lines, parts, peeked.strip_usage)
         head = self._head(named, settlement, tenant.tier)
         exchange.listener = journey = Journey(self._road, request, out, exchange, route.dialect, head, settlement)
@@ -210,8 +212,10 @@ class Corridor:
             settlement.arrived_at, settlement.arrived_at, None, worker_id,
         )  # fmt: skip
         past = replace(self._road, driver=Bypass(worker_id, self._road.driver))
-        out = Outbound(target, self._headers_out(exchange, settlement, len(exchange.body), 0), (bytes(exchange.body),))
-        head = self._head(exchange.named, settlement, tenant.tier)
+        named, size = exchange.named, len(exchange.body)
+        lines = render_outbound(named, exchange.headers, request.request_id, size, 0, self.config.worker_key)
+        out = Outbound(target, lines, (bytes(exchange.body),))
+        head = self._head(named, settlement, tenant.tier)
         exchange.listener = journey = Journey(past, request, out, exchange, STORED.dialect, head, settlement)
         journey.start()
 
@@ -230,7 +234,7 @@ class Corridor:
         settlement.tenant_id = tenant.tenant_id
         settlement.tier = tenant.tier
         if tenant.suspended:
-            raise _Refused(Outcome.FORBIDDEN, "This tenant is suspended. Ask the operator of the service.")
+            raise _Refused(Outcome.FORBIDDEN, SUSPENDED)
         return tenant
 
     def _check_body(self, exchange: Exchange) -> None:
@@ -276,19 +280,15 @@ class Corridor:
 
     def _head(self, named: Mapping[bytes, bytes], settlement: Settlement, tier: str | None) -> bytes:
         """Our own header lines, the same on every answer."""
-        lines = b"x-request-id: %b\r\n" % choose_request_id(named.get(b"x-request-id"), settlement.request_id)
+        theirs = named.get(b"x-request-id")
+        if theirs is None or not is_sane_id(theirs):
+            theirs = settlement.request_id.encode()
+        lines = b"x-request-id: %b\r\n" % theirs
         if tier is not None:
             lines += b"x-sluice-tier: %b\r\n" % tier.encode()
         if b"origin" in named:
             lines += self._cors.headers_for(named[b"origin"])
         return lines
-
-    def _headers_out(self, exchange: Exchange, settlement: Settlement, size: int, rank: int) -> bytes:
-        config = self.config
-        priority = rank * config.priority_step
-        return render_outbound(
-            exchange.named, exchange.headers, settlement.request_id, size, priority, config.worker_key
-        )
 
     def _salt_of(self, tenant: Tenant) -> bytes:
         """Members put in front of every body: the tenant's own salt of the prefix cache."""

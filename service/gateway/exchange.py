@@ -63,10 +63,33 @@ class Exchange:
     """
 
     __slots__ = (
-        "_budget", "_chunked", "_flow", "_on_response", "_taken", "_transport", "_unsent_head", "announced", "body",
-        "body_fault", "body_limit", "disconnected", "expects_continue", "headers", "http_10", "keep_alive", "listener",
-        "method", "more_body", "named", "over_limit", "query", "raw_path", "response_complete", "response_started",
-        "route", "settlement",
+        "_chunked",
+        "_flow",
+        "_on_response",
+        "_taken",
+        "_transport",
+        "_unsent_head",
+        "announced",
+        "body",
+        "body_fault",
+        "body_limit",
+        "budget",
+        "disconnected",
+        "expects_continue",
+        "headers",
+        "http_10",
+        "keep_alive",
+        "listener",
+        "method",
+        "more_body",
+        "named",
+        "over_limit",
+        "query",
+        "raw_path",
+        "response_complete",
+        "response_started",
+        "route",
+        "settlement",
     )  # fmt: skip
 
     message_event = _Nobody()
@@ -89,7 +112,7 @@ class Exchange:
         self._on_response = on_response
         self._chunked = False
         self._unsent_head = b""  # waits for the first piece of the body, so that both leave in one system call
-        self._budget: ByteBudget | None = None
+        self.budget: ByteBudget | None = None
         self._taken = 0
         self.method = method
         self.raw_path = raw_path
@@ -184,16 +207,11 @@ class Exchange:
 
     # ---------------------------------------------------------------- the request's body
 
-    def bound_body(self, limit: int, budget: ByteBudget) -> None:
-        """Keep at most ``limit`` bytes, and those within the gateway's budget."""
-        self.body_limit = limit
-        self._budget = budget
-
     def expect_body(self, declared: int) -> None:
         """A body of ``declared`` bytes is announced: refuse it now if it is too large, else reserve it."""
         if declared > self.body_limit:
             self._refuse_body("too_large")
-        elif self._budget is not None and not self._budget.take(declared):
+        elif self.budget is not None and not self.budget.take(declared):
             self._refuse_body("budget")
         else:
             self._taken = declared
@@ -210,8 +228,8 @@ class Exchange:
         if size > self.body_limit:
             self._refuse_body("too_large")
             return
-        if size > self._taken and self._budget is not None:
-            if not self._budget.take(size - self._taken):
+        if size > self._taken and self.budget is not None:
+            if not self.budget.take(size - self._taken):
                 self._refuse_body("budget")
                 return
             self._taken = size
@@ -230,8 +248,8 @@ class Exchange:
     def release(self) -> None:
         """The body is no longer needed: an idle connection must not keep it."""
         self.body = b""
-        if self._taken and self._budget is not None:
-            self._budget.give(self._taken)
+        if self._taken and self.budget is not None:
+            self.budget.give(self._taken)
             self._taken = 0
 
     def client_gone(self) -> None:

@@ -1,7 +1,7 @@
 """Header lines: what of a client's reaches the worker, and what every answer of ours carries."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
 _PASSED = (b"accept", b"traceparent", b"tracestate", b"anthropic-version", b"anthropic-beta")
@@ -22,12 +22,11 @@ def render_outbound(
         lines += b"x-vllm-priority: %d\r\n" % priority
     if worker_key:
         lines += b"authorization: Bearer %b\r\n" % worker_key
-    passed = [name for name in _PASSED if name in named]
-    if passed:
-        if b"connection" in named and (named[b"connection"] != b"keep-alive" or len(named) != len(headers)):
-            barred = read_connection_names(headers)
-            passed = [name for name in passed if name not in barred]
-        for name in passed:
+    barred: Collection[bytes] = ()
+    if b"connection" in named and (named[b"connection"] != b"keep-alive" or len(named) != len(headers)):
+        barred = read_connection_names(headers)
+    for name in _PASSED:
+        if name in named and name not in barred:
             lines += b"%b: %b\r\n" % (name, named[name])
     return lines + b"\r\n"
 
@@ -38,11 +37,9 @@ def read_connection_names(headers: Headers) -> frozenset[bytes]:
     return frozenset(token.strip().lower() for value in values for token in value.split(b","))
 
 
-def choose_request_id(theirs: bytes | None, ours: str) -> bytes:
-    """The client's own id of the request if it is sane, else ours."""
-    if theirs is None or _SANE_ID.fullmatch(theirs) is None:
-        return ours.encode()
-    return theirs
+def is_sane_id(theirs: bytes) -> bool:
+    """Whether a client's own id of a request may go into logs and answers."""
+    return _SANE_ID.fullmatch(theirs) is not None
 
 
 def read_deadline_s(value: bytes) -> float | None:

@@ -7,7 +7,6 @@ import json
 import re
 from codecs import utf_8_decode
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -108,22 +107,22 @@ def _explain(body: bytes | bytearray, error: Exception) -> str:
     return f"The body is not valid JSON: {error}."
 
 
-@lru_cache(512)
-def _known_token(key: str) -> bytes:
-    return json.dumps(key).encode() + b": "
+_TOKENS: dict[str, bytes] = {}
+"""Keys as Python's encoder writes them: the first few short ones that come, since a client's text is not kept."""
 
 
-def _token(key: str) -> bytes:
-    if len(key) > 64:  # a client's text is not kept
-        return json.dumps(key).encode() + b": "
-    return _known_token(key)
+def _render_token(key: str) -> bytes:
+    token = json.dumps(key).encode() + b": "
+    if len(key) <= 64 and len(_TOKENS) < 256:
+        _TOKENS[key] = token
+    return token
 
 
 def _is_spaced(body: bytes | bytearray, fields: Mapping[str, msgspec.Raw]) -> bool:
     """Whether ``body`` is exactly its members one after the other as Python's encoder spaces them: ``"k": v, ``."""
     position = 1
     for key, raw in fields.items():
-        token = _token(key)
+        token = _TOKENS.get(key) or _render_token(key)
         if not body.startswith(token, position):
             return False
         position += len(token) + len(raw) + 2

@@ -1,6 +1,7 @@
 """Reads the few fields of a body that the gateway needs, and renders the body as the worker gets it.
 
-The body is never re-modelled: unknown fields go on byte for byte."""
+The body is never re-modelled: unknown fields go on byte for byte.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -51,9 +52,13 @@ def peek(
     Raises:
         PeekError: not a JSON object, a duplicate key, a field of the wrong type.
     """
-    if body[:3] == _BOM:  # the worker would skip it too
-        body = body[3:]
-    fields = split_members(body)
+    try:
+        fields = split_members(body)
+    except PeekError:
+        if not body.startswith(_BOM):
+            raise
+        body = body[3:]  # the worker would skip it too
+        fields = split_members(body)
     model = _string(fields, "model")
     if model is None:
         if model_required:
@@ -157,10 +162,10 @@ def _bound(fields: Mapping[str, msgspec.Raw], names: Sequence[str]) -> int | Non
             value = _value(fields, name)
             if value is None:
                 continue
-            if isinstance(value, float) and value.is_integer():  # 16.0 is a whole number to the worker
+            if type(value) is not int:
+                if not isinstance(value, float) or not value.is_integer():  # 16.0 is a whole number to the worker
+                    raise PeekError(f"The field {name!r} must be a whole number.", name)
                 value = int(value)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise PeekError(f"The field {name!r} must be a whole number.", name)
             if not -_INT64_MAX - 1 <= value <= _INT64_MAX:
                 raise PeekError(f"The field {name!r} does not fit in 64 bits.", name)
             return max(value, 0)

@@ -84,6 +84,7 @@ TELLINGS: dict[Outcome, Telling | None] = {
 _ANTHROPIC_KINDS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error",
                     404: "not_found_error", 408: "invalid_request_error", 413: "request_too_large",
                     429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error"}  # fmt: skip
+SUSPENDED = "This tenant is suspended. Ask the operator of the service."
 _GONE = Telling(499, _SERVER, "client_gone", "The client closed the connection.")
 
 
@@ -196,6 +197,10 @@ class ApiDialect:
     ) -> tuple[int, bytes, bytes]:
         """An answer that says why there is none."""
         return render_error(self._shape, telling_of(outcome), retry_after_s, detail, param)
+
+    def build_error(self, status: int, code: str, message: str) -> tuple[int, bytes, bytes]:
+        """An answer about a request that has no outcome, since it is none for a worker."""
+        return render_error(self._shape, Telling(status, _INVALID, code, message))
 
     def adopt_error(self, status: int, content_type: bytes, body: bytes) -> tuple[bytes, bytes]:
         """A worker's 4xx: untouched if it is an error object, else its words in our shape."""

@@ -108,7 +108,9 @@ class EdgeProtocol(ClientConnection):
             self._ordinary(method.decode("ascii"))
             return
         http_version = self.parser.get_http_version()
-        path, _, query = self.url.partition(b"?")
+        path, query = self.url, b""
+        if b"?" in path:
+            path, _, query = path.partition(b"?")
         exchange = Exchange(
             self.transport,
             self.flow,
@@ -122,7 +124,8 @@ class EdgeProtocol(ClientConnection):
             self.on_response_complete,
         )
         exchange.over_limit = self._over_limit
-        exchange.bound_body(self._edge.body_max_bytes, self._budget)
+        exchange.body_limit = self._edge.body_max_bytes
+        exchange.budget = self._budget
         length = exchange.named.get(b"content-length", b"")
         self._follow(exchange)
         named = exchange.named

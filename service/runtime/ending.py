@@ -75,7 +75,7 @@ class Ending:
         settlement: Settlement,
     ) -> None:
         self._road = road
-        self._out = out
+        self._out: Outbound | None = out
         self._client = client
         self._head = head
         self._now = road.clock.now

@@ -42,6 +42,7 @@ class Journey(Ending):
     def on_dispatch(self, worker_id: WorkerId, attempt: int) -> None:
         """Send it to the worker."""
         road, settlement, out = self._road, self.settlement, self._out
+        assert out is not None, "dispatched again after its answer began"  # noqa: S101
         self.stage = Stage.RUNNING
         settlement.dispatched_at = self._now()
         settlement.worker_id = worker_id
@@ -67,7 +68,9 @@ class Journey(Ending):
     # ---------------------------------------------------------------- word from the relay
 
     def on_answer(self, headers: bytes, length: int | None, data: bytes) -> None:
-        """Commit the head, unless a heartbeat did, and send the first bytes."""
+        """Commit the head, unless a heartbeat did, and send the first bytes. No other worker will get the body now."""
+        self._out = None
+        self._client.release()
         if not self.head_sent:
             self._commit(200, headers, None if self.stream else length)
         self._client.write(data)

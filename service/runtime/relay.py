@@ -19,7 +19,13 @@ _HOP_BY_HOP = frozenset(
         b"trailer", b"trailers", b"transfer-encoding", b"upgrade",
     )
 )  # fmt: skip
-_OURS = frozenset((b"content-length", b"date", b"server", b"set-cookie", b"x-request-id"))
+_OURS = frozenset(
+    (
+        b"content-length", b"date", b"server", b"set-cookie", b"x-request-id", b"x-sluice-tier", b"x-sluice-queue-ms",
+        b"x-sluice-worker", b"access-control-allow-origin", b"access-control-allow-credentials",
+        b"access-control-expose-headers", b"alt-svc", b"www-authenticate", b"retry-after",
+    )
+)  # fmt: skip
 """Framing is computed anew; the rest says things of the worker that are the gateway's to say."""
 
 

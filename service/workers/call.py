@@ -103,6 +103,7 @@ class PooledCall:
     def on_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Pass on; from here on the body goes past this object."""
         connection = self._connection
+        self._body = ()  # nothing is sent again once something came: a large body need not stay
         self._sink.on_head(status, headers)
         if connection is not None and not self.over:
             connection.divert(self._sink.on_body)
