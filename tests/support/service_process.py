@@ -198,8 +198,8 @@ def list_children(pid: int) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether ``pid`` runs (a zombie does not)."""
+    """Whether ``pid`` runs; a zombie does not, nor one that is just being taken away."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
         return False
