@@ -31,7 +31,7 @@ def run_up(folder: Path, *more: str):
         yield up
 
 
-def await_text(up: Process, text: str, patience_s: float = 40.0) -> None:
+def await_text(up: Process, text: str, patience_s: float = 90.0) -> None:
     until = time.monotonic() + patience_s
     while text not in up.text():
         assert up.process.poll() is None, up.text()

@@ -163,7 +163,7 @@ def run_gateway(
         yield gateway
 
 
-def await_success(url: str, process: Process, patience_s: float = 30.0) -> None:
+def await_success(url: str, process: Process, patience_s: float = 60.0) -> None:
     """Wait until ``url`` answers 2xx."""
     until = time.monotonic() + patience_s
     while time.monotonic() < until:
