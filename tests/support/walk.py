@@ -4,6 +4,7 @@ Every step is something that may happen at that moment in any order: a piece of 
 leaves, time, an order of the core, a fault of our own. The clients and calls check what they are told.
 """
 
+import contextlib
 import logging
 import random
 
@@ -161,10 +162,8 @@ class Walk:
         try:
             step()
         except Injected:
-            try:
+            with contextlib.suppress(Injected):
                 journey.on_fault()
-            except Injected:
-                pass
 
     def answer(self):
         """A worker says the next thing."""
@@ -209,6 +208,7 @@ class Walk:
         if self.chance.random() < 0.3:
             client.gone = True
             journey.on_client_gone()
+            insist(journey.settlement.outcome is not None, "it goes on for nobody")
         elif client.paused:
             client.paused = False
             journey.on_client_ready()
