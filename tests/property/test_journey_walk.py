@@ -9,7 +9,7 @@ from service.domain.permit import PermitEnding
 from service.runtime.ending import Ending, Stage
 from service.runtime.journey import Journey
 from service.runtime.relay import Relay
-from tests.support.walk import Broken, Walk
+from tests.support.walk import BrokenError, Walk
 
 SEEDS = range(150)
 
@@ -106,6 +106,6 @@ def test_walks_find(mutant, monkeypatch):
     for seed in SEEDS:
         try:
             Walk(seed, 0.02).run()
-        except (Broken, InvariantError):
+        except (BrokenError, InvariantError):
             return
     pytest.fail("no walk noticed")

@@ -38,16 +38,16 @@ PIECES = [
 CAUSES = (FailureCause.UNREACHABLE, FailureCause.BROKEN, FailureCause.FAULTY)
 
 
-class Broken(AssertionError):
+class BrokenError(AssertionError):
     """An invariant does not hold."""
 
 
 def insist(condition, what):
     if not condition:
-        raise Broken(what)
+        raise BrokenError(what)
 
 
-class Injected(RuntimeError):
+class InjectedError(RuntimeError):
     """A fault of our own, made on purpose."""
 
 
@@ -61,7 +61,7 @@ class Client:
 
     def trip(self):
         if self.walk.chance.random() < self.walk.faults:
-            raise Injected
+            raise InjectedError
 
     def begin(self, status, headers, length):
         self.note(not self.begun, "begun twice")
@@ -139,7 +139,7 @@ class Walk:
         self.calls.append(call)
         if self.chance.random() < self.faults:
             call.over = True
-            raise Injected
+            raise InjectedError
         return call
 
     # ---------------------------------------------------------------- steps
@@ -161,8 +161,8 @@ class Walk:
         """As the corridor does."""
         try:
             step()
-        except Injected:
-            with contextlib.suppress(Injected):
+        except InjectedError:
+            with contextlib.suppress(InjectedError):
                 journey.on_fault()
 
     def answer(self):
@@ -181,7 +181,7 @@ class Walk:
                 sink.on_body(self.chance.choice(PIECES))
             else:
                 self.end(call)
-        except Injected as error:
+        except InjectedError as error:
             call.over = True
             sink.on_fault(error)
 
