@@ -147,6 +147,8 @@ class Journey(Ending):
 
     def on_sweep(self, now: float) -> None:
         """Look at the time; called a few times a second for every request under way."""
+        if self.stage is Stage.ENDED:  # by what followed when another looked, in this very sweep
+            return
         due = find_due(self, self._road.relay, now)
         if due is None:
             return

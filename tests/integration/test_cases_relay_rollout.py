@@ -1,6 +1,7 @@
 """D17, the side of the workers, and responses that live at one: nothing is lost when one drains, leaves or fails."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -30,8 +31,12 @@ class Held:
         seat.done()
 
 
-async def open_streams(gateway, worker, count=5):
-    clients = [await RawClient.connect(gateway.port) for _ in range(count)]
+async def connect(gateway, stack, count=5):
+    return [await stack.enter_async_context(await RawClient.connect(gateway.port)) for _ in range(count)]
+
+
+async def open_streams(gateway, worker, stack, count=5):
+    clients = await connect(gateway, stack, count)
     for client in clients:
         client.send("POST", PATH, STREAM, AUTH)
     for client in clients:
@@ -44,9 +49,14 @@ async def open_streams(gateway, worker, count=5):
 @pytest.mark.parametrize("how", ["drains", "leaves"])
 async def test_d17_streams_of_a_worker_that_goes_are_finished_and_nothing_new_comes(how):
     held = Held()
-    async with ScriptedWorker(held) as old, ScriptedWorker(serve) as new, running_gateway([]) as gateway:
+    async with (
+        ScriptedWorker(held) as old,
+        ScriptedWorker(serve) as new,
+        running_gateway([]) as gateway,
+        contextlib.AsyncExitStack() as stack,
+    ):
         name = gateway.add_worker(old.port)
-        clients = await open_streams(gateway, old)
+        clients = await open_streams(gateway, old, stack)
         gateway.add_worker(new.port)
         if how == "drains":
             gateway.driver.submit(WorkerDrainChanged(name, True))
@@ -60,7 +70,6 @@ async def test_d17_streams_of_a_worker_that_goes_are_finished_and_nothing_new_co
         held.go_on.set()
         for client in clients:
             assert b"".join(await client.rest()).endswith(b"data: [DONE]\n\n")
-            client.writer.close()
         await gateway.settled(15)
         assert set(gateway.ledger.outcomes) == {"completed"}
         gateway.check_nothing_is_held()
@@ -71,11 +80,16 @@ async def test_d17_streams_of_a_worker_that_goes_are_finished_and_nothing_new_co
 
 async def fall_ill():
     held = Held()
-    async with ScriptedWorker(held) as ill, ScriptedWorker(serve) as well, running_gateway([]) as gateway:
+    async with (
+        ScriptedWorker(held) as ill,
+        ScriptedWorker(serve) as well,
+        running_gateway([]) as gateway,
+        contextlib.AsyncExitStack() as stack,
+    ):
         name = gateway.add_worker(ill.port)
-        begun = await open_streams(gateway, ill)
+        begun = await open_streams(gateway, ill, stack)
         ill.script = silent
-        waiting = [await RawClient.connect(gateway.port) for _ in range(5)]
+        waiting = await connect(gateway, stack)
         for client in waiting:
             client.send("POST", PATH, STREAM, AUTH)
         await until(lambda: len(ill.seats) == 10)
@@ -88,8 +102,6 @@ async def fall_ill():
         for client in waiting:
             answer = await client.answer()
             assert (answer.status, b'"error"' in answer.body) == (200, False)
-        for client in begun + waiting:
-            client.writer.close()
         await until(lambda: not ill.open)
         assert len(well.seats) == 5
         await gateway.settled(10)
