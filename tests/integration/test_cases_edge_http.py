@@ -34,9 +34,10 @@ pytestmark = pytest.mark.integration
 CHAT = "/v1/chat/completions"
 AUTH = (f"authorization: Bearer {KEY}",)
 BODY = json.dumps(chat(model=MODEL)).encode()
+SIZE = len(BODY)
 
 
-def head(method="POST", target=CHAT, *lines, auth=True, version="1.1", length=len(BODY)):
+def head(method="POST", target=CHAT, *lines, auth=True, version="1.1", length=SIZE):
     own = [f"{method} {target} HTTP/{version}", "host: test", *(AUTH if auth else ())]
     own += [f"content-length: {length}"] if length is not None else []
     return "\r\n".join([*own, *lines, "", ""]).encode()
