@@ -55,12 +55,14 @@ class ClientConnection(HttpToolsProtocol):
         server_state: ServerState,
         edge: EdgeConfig,
         budget: ByteBudget,
+        reserve: dict["ClientConnection", None],
         corridor: CorridorEntry,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(config, server_state, {}, _loop=loop)
         self._edge = edge
         self._budget = budget
+        self._reserve = reserve
         self._corridor = corridor
         self._over_limit = False
         self._due_at: float | None = None
@@ -74,20 +76,33 @@ class ClientConnection(HttpToolsProtocol):
     # ---------------------------------------------------------------- connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Count it; refuse what is above the reserve; the first head must come in time."""
+        """Count it; above the limit it has a place only until another needs it; its first head must come in time."""
         super().connection_made(transport)
+        edge = self._edge
         count = len(self.connections)
-        if count > self._edge.connections_max + self._edge.connections_reserve:
-            transport.write(TOO_MANY)
-            transport.close()
-            return
-        self._over_limit = count > self._edge.connections_max
-        transport.set_write_buffer_limits(high=self._edge.write_buffer_bytes)
-        self._due_at = self.loop.time() + self._edge.head_timeout_s
+        if count > edge.connections_max:
+            self._over_limit = True
+            reserve = self._reserve
+            if count > edge.connections_max + edge.connections_reserve:  # who came long ago and said nothing goes first
+                if not reserve:
+                    self.dismiss()
+                    return
+                next(iter(reserve)).dismiss()
+            reserve[self] = None
+        transport.set_write_buffer_limits(high=edge.write_buffer_bytes)
+        self._due_at = self.loop.time() + edge.head_timeout_s
+
+    def dismiss(self) -> None:
+        """There is no room: say so and close."""
+        self._reserve.pop(self, None)
+        self.transport.write(TOO_MANY)
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell every request of this connection, so that the worker stops at once."""
         super().connection_lost(exc)
+        if self._over_limit:
+            self._reserve.pop(self, None)
         lost: list[Any] = [self.cycle]
         if self._serving is not None and self._serving is not self.cycle:
             lost.append(self._serving)

@@ -12,7 +12,7 @@ HEAD_MAX_BYTES = 64 * 1024
 class EdgeConfig:
     """Limits of the listener.
 
-    Above ``connections_max`` only health is answered; ``connections_reserve`` more are closed at once. The head of a
+    Above ``connections_max`` only health is answered; of these, ``connections_reserve`` may be open. The head of a
     request must come within ``head_timeout_s``, its body within ``body_timeout_s``; an idle connection is kept
     ``keep_alive_s``. ``write_buffer_bytes`` is where a slow reader starts to hold the worker back.
     """

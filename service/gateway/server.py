@@ -99,6 +99,8 @@ class EdgeProtocol(ClientConnection):
         self._in_head = self._mid = self._in_body = False
         self._head_bytes = 0
         self._due_at = None
+        if self._over_limit:
+            self._reserve.pop(self, None)
         method = self.parser.get_method()
         route = self._corridor.find_route(method, self.url)
         if route is None:
@@ -236,4 +238,5 @@ def build_protocol_factory(
     config.load()
     state = ServerState()
     budget = ByteBudget(edge.bodies_max_bytes)
-    return lambda: EdgeProtocol(config, state, edge, budget, corridor, loop), state
+    reserve: dict[ClientConnection, None] = {}
+    return lambda: EdgeProtocol(config, state, edge, budget, reserve, corridor, loop), state
