@@ -9,10 +9,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 import yaml
@@ -64,6 +64,12 @@ def build_settings(worker_ports: list[int], port: int, admin_port: int, **more: 
         "limits": {"requests_per_worker": 64, "drain_delay_s": 0.0, "grace_s": 10.0},
         **more,
     }
+
+
+class Listening(Protocol):
+    """Any worker process."""
+
+    port: int
 
 
 @dataclass
@@ -149,7 +155,7 @@ def run_worker(folder: Path, profile: str = "m3.1-flash", *options: str) -> Iter
 
 @contextlib.contextmanager
 def run_gateway(
-    folder: Path, workers: list[Process], environment: dict[str, str] | None = None, **more: Any
+    folder: Path, workers: Sequence[Listening], environment: dict[str, str] | None = None, **more: Any
 ) -> Iterator[Process]:
     """One gateway in front of ``workers``, ready."""
     port, admin_port = find_ports(2)
