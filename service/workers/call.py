@@ -63,6 +63,7 @@ class PooledCall:
         elif error is None:
             connection = connecting.result()
             if connection.usable:
+                self._lane.opened(connection)
                 self.start(connection)
             else:  # it was accepted and closed again at once
                 self.on_failure(FailureCause.BROKEN)

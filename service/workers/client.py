@@ -47,21 +47,17 @@ class ReplySink(Protocol):
 
 
 class ConnectionHome(Protocol):
-    """Where a connection belongs: counts it and takes it back."""
+    """Where a connection belongs."""
 
     reads: int
     """Grows with every read of an answer."""
-
-    def opened(self, connection: "WorkerConnection") -> None:
-        """The socket is open."""
-        ...
 
     def freed(self, connection: "WorkerConnection") -> None:
         """An answer is complete and the connection may be used again."""
         ...
 
     def closed(self, connection: "WorkerConnection") -> None:
-        """The socket is gone; said once for each that was opened."""
+        """The socket is gone."""
         ...
 
 
@@ -155,7 +151,6 @@ class WorkerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is open."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by shape, not by class
-        self._home.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone; an answer framed by its end is complete, any other is broken."""

@@ -49,7 +49,7 @@ class Lane:
         self.address = address
         self.prefix = f" HTTP/1.1\r\nhost: {address.authority}\r\n".encode()
         self.idle: dict[WorkerConnection, None] = {}
-        self.open = 0
+        self.open: set[WorkerConnection] = set()
         self.in_flight = 0
         self.reads = 0
         self.gone = False
@@ -60,8 +60,8 @@ class Lane:
         self.now = now
 
     def opened(self, connection: WorkerConnection) -> None:
-        """Count it."""
-        self.open += 1
+        """Count it. Not when its socket opens: uvloop never tells the end of one that was cancelled meanwhile."""
+        self.open.add(connection)
 
     def freed(self, connection: WorkerConnection) -> None:
         """Keep it for the next request."""
@@ -73,7 +73,7 @@ class Lane:
 
     def closed(self, connection: WorkerConnection) -> None:
         """Forget it."""
-        self.open -= 1
+        self.open.discard(connection)
         self.idle.pop(connection, None)
 
     def last_byte_at(self) -> float | None:

@@ -82,4 +82,4 @@ class WorkerPool:
     @property
     def open_connections(self) -> int:
         """Connections open now, busy or idle."""
-        return sum(lane.open for lane in self._lanes.values())
+        return sum(len(lane.open) for lane in self._lanes.values())

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from service.flow.config import FlowConfig
 from service.workers.call import PooledCall
@@ -124,7 +125,7 @@ async def test_d03_is_seen_to_fail_where_nobody_looks_at_the_queued(monkeypatch)
         await leave_the_queue()
 
 
-async def test_a_thousand_cancelled_requests_leave_no_descriptor_and_no_task():
+async def cancel_a_thousand():
     path = "/v1/chat/completions"
     async with ScriptedWorker(silent) as worker, running_gateway([worker.port]) as gateway:
         tasks, descriptors = len(asyncio.all_tasks()), count_descriptors()
@@ -143,3 +144,15 @@ async def test_a_thousand_cancelled_requests_leave_no_descriptor_and_no_task():
         assert gateway.pool.open_connections == 0
         gateway.check_nothing_is_held()
         assert set(gateway.ledger.outcomes) <= {"client_gone", "client_gone_early"}
+
+
+async def test_a_thousand_cancelled_requests_leave_no_descriptor_and_no_task():
+    await cancel_a_thousand()
+
+
+@pytest.mark.parametrize(
+    "case", [cancel_a_thousand, leave_the_queue, lambda: leave_while_running("/v1/messages", True, silent)]
+)
+def test_the_loop_of_production_tells_other_things_and_comes_to_the_same(case):
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(case())

@@ -410,7 +410,9 @@ async def test_a_stale_connection_is_replaced_once():
     assert fresh._transport.sent == b"headbody"
     fresh.data_received(OK)
     assert sink.log == [200, b"{}", "end"]
-    assert lane.open == 1
+    assert lane.open == {fresh}
+    fresh.connection_lost(None)
+    assert not lane.open
 
 
 async def test_a_used_connection_that_breaks_late_or_after_a_byte_is_no_stale_one():
