@@ -306,8 +306,7 @@ async def test_d26_keys_appear_nowhere(caplog, level, monkeypatch):
             [f"x-api-key: {good}", f"x-api-key: {CANARY}"],
         ):
             for target in (CHAT, "/v1/messages", "/v1/models", f"/v1/nothing?key={CANARY}", f"{CHAT}?api_key={CANARY}"):
-                for raw in (body, b"[", b""):
-                    answers.append(await ask_raw(gateway.port, target, lines, raw))
+                answers += [await ask_raw(gateway.port, target, lines, raw) for raw in (body, b"[", b"")]
         for script in (
             [reply({"error": "x"}, "401 X")],
             [reply(b"x", "500 X")],
