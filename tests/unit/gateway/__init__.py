@@ -1,0 +1,1 @@
+"""The HTTP edge, piece by piece, without sockets."""
