@@ -4,6 +4,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 
 from service.domain.outcome import Outcome
 from service.domain.request import Request
@@ -210,8 +211,7 @@ class Corridor:
             settlement.request_id, tenant.tenant_id, tenant.tier, 0, 0, None, settlement.stream,
             settlement.arrived_at, settlement.arrived_at, None, worker_id,
         )  # fmt: skip
-        road = self._road
-        past = Road(Bypass(worker_id), road.transport, road.accounts, road.clock, road.later, road.relay, road.opaque)
+        past = replace(self._road, driver=Bypass(worker_id, self._road.driver))
         named, size = exchange.named, len(exchange.body)
         lines = render_outbound(named, exchange.headers, request.request_id, size, 0, self.config.worker_key)
         out = Outbound(target, lines, (bytes(exchange.body),))

@@ -38,8 +38,8 @@ Reader = Callable[[str | None, Any], Finding]
 
 
 class EventTap:
-    """One stream's reader. With ``strip_usage`` the bare usage chunk is held back, and so is a torn event until it is
-    whole, since only then is it known whether it is that chunk."""
+    """One stream's reader. A torn event is held back until it is whole, so that whatever we put into the stream (a
+    comment, an error) stands between two events; with ``strip_usage`` the bare usage chunk is held back for good."""
 
     __slots__ = (
         "_fast", "_fresh", "_loose_cr", "_partial", "_reader", "_searched", "_skipping", "_strip", "aborted",
@@ -81,9 +81,14 @@ class EventTap:
     def drain(self) -> bytes:
         """The stream is over: an unfinished event counts as finished if its end is only a missing empty line."""
         rest, self._partial = bytes(self._partial), bytearray()
-        if rest and not self._skipping and self._look(rest):
+        if rest and not self._skipping and self._look(rest) and self._strip:
             return b""
-        return rest if self._strip else b""
+        return rest
+
+    @property
+    def torn(self) -> bool:
+        """A part of an event was sent on: it was too long to be held."""
+        return self._skipping
 
     def _feed_slowly(self, data: bytes) -> bytes:
         if not data:
@@ -118,7 +123,7 @@ class EventTap:
             self._skip(buffer, out)
         self._searched = len(buffer)
         self._fast = self.first_token and not buffer and self._loose_cr is None
-        return b"".join(out) if self._strip else data
+        return b"".join(out)
 
     def _skip(self, buffer: bytearray, out: list[bytes]) -> None:
         """Pass a huge event on as it comes; its end may be torn, so the last bytes wait for what follows."""

@@ -12,8 +12,8 @@ from service.gateway.exchange import Exchange
 from service.gateway.peek import Peeked
 from tests.support.gateway import KEY, MODEL, running_gateway
 from tests.support.raw_client import RawClient, chat
-from tests.support.scripted_worker import HANG, LAST, WHOLE, ScriptedWorker, chunk, reply
 from tests.support.until import until
+from tests.support.written_worker import HANG, LAST, WHOLE, ScriptedWorker, chunk, reply
 
 pytestmark = pytest.mark.integration
 CHAT = "/v1/chat/completions"

@@ -15,7 +15,8 @@ from service.gateway.routes import ROUTES
 from service.gateway.server import EdgeProtocol
 from tests.support.gateway import KEY, MODEL, SUSPENDED_KEY, running_gateway
 from tests.support.raw_client import RawClient, chat
-from tests.support.scripted_worker import (
+from tests.support.until import until
+from tests.support.written_worker import (
     BARE_STREAM,
     DONE,
     HANG,
@@ -28,7 +29,6 @@ from tests.support.scripted_worker import (
     reply,
     stream_head,
 )
-from tests.support.until import until
 
 pytestmark = pytest.mark.integration
 CHAT = "/v1/chat/completions"

@@ -12,7 +12,7 @@ from service.gateway.auth import MemoryDirectory, hash_key
 from service.runtime.journey import Journey
 from tests.support.gateway import KEY, MODEL, OTHER_KEY, SUSPENDED_KEY, running_gateway
 from tests.support.raw_client import RawClient, chat
-from tests.support.scripted_worker import RESET, WHOLE, ScriptedWorker, reply
+from tests.support.written_worker import RESET, WHOLE, ScriptedWorker, reply
 
 pytestmark = pytest.mark.integration
 CHAT = "/v1/chat/completions"

@@ -9,7 +9,7 @@ from service.runtime import relay as relay_module
 from service.runtime.relay import Relay
 from tests.support.gateway import KEY, MODEL, running_gateway
 from tests.support.raw_client import RawClient
-from tests.support.scripted_worker import (
+from tests.support.written_worker import (
     BARE_STREAM,
     LAST,
     WHOLE,

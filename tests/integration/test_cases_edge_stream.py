@@ -12,7 +12,7 @@ from service.runtime.limits import RelayConfig
 from service.runtime.relay import Relay
 from tests.support.gateway import KEY, MODEL, running_gateway
 from tests.support.raw_client import RawClient, chat
-from tests.support.scripted_worker import (
+from tests.support.written_worker import (
     DONE,
     LAST,
     RESET,

@@ -1,1 +1,1 @@
-"""The HTTP edge, piece by piece, without sockets."""
+"""Tests of the HTTP edge."""
