@@ -13,7 +13,7 @@ from service.gateway.stored import StoredResponses
 from tests.support.gateway import KEY, MODEL, running_gateway
 from tests.support.gateway_process import GatewayProcess
 from tests.support.raw_client import RawClient, chat
-from tests.support.scripted_worker import DONE, LAST, WHOLE, ScriptedWorker, chunk, delta, event, stream_head
+from tests.support.written_worker import DONE, LAST, WHOLE, ScriptedWorker, chunk, delta, event, stream_head
 
 pytestmark = pytest.mark.integration
 CHAT = "/v1/chat/completions"
