@@ -83,11 +83,10 @@ def _check_utf8(body: bytes | bytearray) -> None:
 
 def _check_count(body: bytes | bytearray) -> None:
     """Refuse a body that is nothing but members; those within messages and the like cost nothing here."""
-    pairs = body.count(b'":')
-    if pairs > _MEMBERS_MAX:
-        weighty = _WEIGHTY.decode(body)
-        for name in weighty.__struct_fields__:
-            pairs -= bytes(getattr(weighty, name)).count(b'":')
+    weighty = _WEIGHTY.decode(body)
+    carried = [getattr(weighty, name) for name in weighty.__struct_fields__]
+    if len(body) - sum(map(len, carried)) > _LARGE:
+        pairs = body.count(b'":') - sum(bytes(raw).count(b'":') for raw in carried)
         if pairs > _MEMBERS_MAX:
             raise PeekError(f"The body has more than {_MEMBERS_MAX} members.")
 
