@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, assert_never
 
 from service.domain.command import Command, Dispatch, Enqueue, Refuse, Revoke
@@ -113,13 +113,21 @@ class Driver:
 
     def sweep(self) -> None:
         """Let every request under way look at the time: one pass a few times a second costs less than a timer for
-        each. A fault ends the request that has it, and no other."""
+        each."""
         now = self._now()
+        self._tell_all(lambda passenger: passenger.on_sweep(now))
+
+    def cut(self) -> None:
+        """End every request under way, since the gateway goes away."""
+        self._tell_all(lambda passenger: passenger.on_drain_cut())
+
+    def _tell_all(self, word: Callable[[Passenger], None]) -> None:
+        """A fault ends the request that has it, and no other."""
         for passenger in self.passengers():
             try:
-                passenger.on_sweep(now)
-            except Exception:  # noqa: BLE001 - around one loop turn: no request may stop the sweep of the others
-                _log.exception("a request under way failed when it looked at the time")
+                word(passenger)
+            except Exception:  # noqa: BLE001 - around one loop turn: no request may keep the word from the others
+                _log.exception("a request under way failed")
                 passenger.on_fault()
 
     def stats(self) -> FlowStats:
