@@ -14,8 +14,8 @@ one, meet an engine that is not full.)
 The run ends when the last counted request has ended or can no longer become good; what is still in flight then is cut.
 A request is never sent twice.
 
-Trade-offs: one process, one core; good for some thousands of chunks per second. No client here gives up waiting, as real
-ones do: work done too late is the server's to avoid.
+Trade-offs: one process, one core; good for some thousands of chunks per second. No client here gives up waiting, as
+real ones do: work done too late is the server's to avoid.
 """
 
 from __future__ import annotations

@@ -32,9 +32,8 @@ QUEUE_MARGIN = 0.75
 """Share of a tier's target that SMG's queue may take: the rest is for chance. Best of 0.5, 0.75 and 1 here."""
 _HOST = "127.0.0.1"
 _SMG_CLASSES = ("interactive", "bulk")
-_ENVOY_ADAPTIVE = (
-    "type.googleapis.com/envoy.extensions.filters.http.adaptive_concurrency.v3.AdaptiveConcurrency"
-)
+_NOTHING_HELD: dict[str, object] = {"reserved_floor": 0, "reserved_per_slot": 0.0}
+_ENVOY_ADAPTIVE = "type.googleapis.com/envoy.extensions.filters.http.adaptive_concurrency.v3.AdaptiveConcurrency"
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,8 @@ def build_sluice_overload_config(mix: Mix, site: Site) -> str:
     """Sluice with one tenant per tier and nothing said of capacity; YAML."""
     config = {
         "model": MODEL,
-        "pool": {"discovery": "static", "workers": site.worker_urls},
+        # The kind of machine, not its capacity: this version wants to know how many requests a worker runs at most.
+        "pool": {"discovery": "static", "workers": site.worker_urls, "profile": "cpu-small"},
         "tiers": {
             targets.tier: {
                 "rank": rank,
@@ -127,12 +127,12 @@ def _build_sluice(setting: Setting) -> Peer:
 
 def build_smg_scheduler(setting: Setting) -> str:
     """SMG's scheduler: strict order, nobody waits longer than his tier's target, queues that can be served; YAML."""
-    classes: dict[str, dict[str, object]] = {"system": {"reserved": 0}, "default": {"reserved": 0}}
+    classes: dict[str, dict[str, object]] = {"system": dict(_NOTHING_HELD), "default": dict(_NOTHING_HELD)}
     for name, targets in zip(_SMG_CLASSES, setting.mix.tiers, strict=True):
         ttft_s = targets.ttft_s[0][1]
         peak = setting.facts.peak_rps[targets.tier] * setting.mix.workers
         classes[name] = {
-            "reserved": 0,
+            **_NOTHING_HELD,
             "queue_size": max(1, int(QUEUE_MARGIN * peak * ttft_s)),
             "queue_timeout_secs": max(1, int(ttft_s)),
             "starvation_threshold_secs": 3600,
@@ -162,16 +162,14 @@ def _build_smg(setting: Setting, *, labelled: bool) -> Peer:
 
 
 def _build_smg_headers(mix: Mix) -> dict[str, dict[str, str]]:
-    return {
-        targets.tier: {"x-smg-priority": name} for targets, name in zip(mix.tiers, _SMG_CLASSES, strict=True)
-    }
+    return {targets.tier: {"x-smg-priority": name} for targets, name in zip(mix.tiers, _SMG_CLASSES, strict=True)}
 
 
 # ---------------------------------------------------------------------------------------------------------- others
 
 
 def build_envoy_overload_bootstrap(setting: Setting, site: Site) -> str:
-    """Envoy with adaptive concurrency; its idea of a good time is what an answer takes when the engine is full; YAML."""
+    """Envoy with adaptive concurrency; a good time is what an answer takes when the engine is full; YAML."""
     bootstrap = yaml.safe_load(peer_configs.build_envoy_bootstrap(site))
     manager = bootstrap["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
     manager["http_filters"].insert(
@@ -264,9 +262,7 @@ ARMS: dict[str, Arm] = {
             SLUICE,
             "Sluice",
             _build_sluice,
-            build_headers=lambda mix: {
-                t.tier: {"authorization": f"Bearer {build_key(t.tier)}"} for t in mix.tiers
-            },
+            build_headers=lambda mix: {t.tier: {"authorization": f"Bearer {build_key(t.tier)}"} for t in mix.tiers},
             install=SLUICE,
         ),
     )

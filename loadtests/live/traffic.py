@@ -68,9 +68,7 @@ class Mix:
 
     def restrict(self, tier: str) -> Mix:
         """The same mix with only this tier's requests in it."""
-        return Mix(
-            self.name, self.workers, self.tiers, tuple(s for s in self.shapes if s.tier == tier), self.burst_cv
-        )
+        return Mix(self.name, self.workers, self.tiers, tuple(s for s in self.shapes if s.tier == tier), self.burst_cv)
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ def compute_arrivals(mix: Mix, schedule: Schedule) -> list[Arrival]:
     chance = random.Random(schedule.seed)  # noqa: S311 - a reproducible load, not a secret
     weights = [shape.share for shape in mix.shapes]
     gamma_shape, gamma_scale = 1.0 / mix.burst_cv**2, mix.burst_cv**2 / schedule.rate_rps
-    arrivals = []
+    arrivals: list[Arrival] = []
     at_s, end_s = -schedule.warm_up_s, schedule.seconds + schedule.cool_down_s
     while True:
         at_s += chance.gammavariate(gamma_shape, gamma_scale)
