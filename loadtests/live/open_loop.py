@@ -267,8 +267,7 @@ class Generator:
         gc.freeze()
         self._zero = time.perf_counter() + _START_DELAY_S + plan.schedule.warm_up_s
         for arrival in arrivals:
-            wait_s = arrival.at_s - self.now_s()
-            if wait_s > 0:
+            while (wait_s := arrival.at_s - self.now_s()) > 0:  # uvloop's timers may fire up to a millisecond early
                 await asyncio.sleep(wait_s)
             self.submit(Sighting(arrival.at_s, arrival.shape, arrival.counted), requests.popleft())
         open_ones = [sighting for sighting in self.sightings if sighting.counted]

@@ -7,7 +7,8 @@ before: an operator who had measured would do the same. How it learns a request'
   time limits at the tiers' targets and queues as long as can be served within them;
 * the engine's priority: ``priority`` in the body and ``--scheduling-policy priority`` on the worker;
 * vllm-router, nginx and Envoy know no tiers. nginx stands before workers with their own valve a little above their
-  places and tries the next worker on 503; Envoy runs adaptive concurrency with the measured time as its minimum.
+  places and tries the next worker on 503; Envoy runs adaptive concurrency with the measured time as its minimum and
+  the same valve as its upper bound (with twice the places as bound hi fell from half to a third).
 
 Sluice is told nothing: two keys, two tiers, defaults.
 """
@@ -33,6 +34,13 @@ QUEUE_MARGIN = 0.75
 _HOST = "127.0.0.1"
 _SMG_CLASSES = ("interactive", "bulk")
 _NOTHING_HELD: dict[str, object] = {"reserved_floor": 0, "reserved_per_slot": 0.0}
+_UNUSED_CLASS: dict[str, object] = {  # SMG wants every class whole
+    **_NOTHING_HELD,
+    "queue_size": 1,
+    "queue_timeout_secs": 1,
+    "starvation_threshold_secs": 3600,
+    "can_preempt": False,
+}
 _ENVOY_ADAPTIVE = "type.googleapis.com/envoy.extensions.filters.http.adaptive_concurrency.v3.AdaptiveConcurrency"
 
 
@@ -127,7 +135,7 @@ def _build_sluice(setting: Setting) -> Peer:
 
 def build_smg_scheduler(setting: Setting) -> str:
     """SMG's scheduler: strict order, nobody waits longer than his tier's target, queues that can be served; YAML."""
-    classes: dict[str, dict[str, object]] = {"system": dict(_NOTHING_HELD), "default": dict(_NOTHING_HELD)}
+    classes: dict[str, dict[str, object]] = {"system": dict(_UNUSED_CLASS), "default": dict(_UNUSED_CLASS)}
     for name, targets in zip(_SMG_CLASSES, setting.mix.tiers, strict=True):
         ttft_s = targets.ttft_s[0][1]
         peak = setting.facts.peak_rps[targets.tier] * setting.mix.workers
@@ -181,13 +189,13 @@ def build_envoy_overload_bootstrap(setting: Setting, site: Site) -> str:
                 "gradient_controller_config": {
                     "sample_aggregate_percentile": {"value": 50},
                     "concurrency_limit_params": {
-                        "max_concurrency_limit": 2 * setting.facts.slots * setting.mix.workers,
+                        "max_concurrency_limit": compute_valve(setting) * setting.mix.workers,
                         "concurrency_update_interval": "0.5s",
                     },
                     "min_rtt_calc_params": {
                         "fixed_value": f"{setting.facts.answer_s:.3f}s",
                         "min_concurrency": setting.facts.slots * setting.mix.workers,
-                        "buffer": {"value": 5},
+                        "buffer": {"value": 0},
                     },
                 },
             },
@@ -205,9 +213,14 @@ def build_nginx_overload_config(site: Site, *, as_root: bool) -> str:
     )
 
 
+def compute_valve(setting: Setting) -> int:
+    """Requests one worker may hold, waiting ones included: a fifth above its places."""
+    return setting.facts.slots + max(1, setting.facts.slots // 5)
+
+
 def build_valve_options(setting: Setting) -> list[str]:
-    """The worker's own valve: a fifth above its places, as its operators set it."""
-    return ["--max-num-queued-reqs", str(setting.facts.slots + max(1, setting.facts.slots // 5))]
+    """The worker's own valve."""
+    return ["--max-num-queued-reqs", str(compute_valve(setting))]
 
 
 ARMS: dict[str, Arm] = {
