@@ -267,7 +267,8 @@ class Generator:
         gc.freeze()
         self._zero = time.perf_counter() + _START_DELAY_S + plan.schedule.warm_up_s
         for arrival in arrivals:
-            while (wait_s := arrival.at_s - self.now_s()) > 0:  # uvloop's timers may fire up to a millisecond early
+            # Again, because uvloop's timers may fire up to a millisecond early.
+            while (wait_s := arrival.at_s - self.now_s()) > 0:  # noqa: ASYNC110 - the moment itself is waited for
                 await asyncio.sleep(wait_s)
             self.submit(Sighting(arrival.at_s, arrival.shape, arrival.counted), requests.popleft())
         open_ones = [sighting for sighting in self.sightings if sighting.counted]

@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -74,7 +74,7 @@ class Arm:
     build_headers: Callable[[Mix], Mapping[str, Mapping[str, str]]] = lambda mix: {}
     build_bodies: Callable[[Mix], Extra] = lambda mix: {}
     build_worker_options: Callable[[Setting], list[str]] = lambda setting: []
-    install: str | None = field(default=None)
+    install: str | None = None
 
 
 # ---------------------------------------------------------------------------------------------------------- Sluice

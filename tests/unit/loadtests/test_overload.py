@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from loadtests.live import overload, overload_arms
+from loadtests.live import overload, overload_arms, overload_runs
 from loadtests.live.ideal import ANCHOR_RATIO, Ideal
 from loadtests.live.overload_arms import ARMS, EngineFacts, Setting
 from loadtests.live.overload_report import (
@@ -128,20 +128,20 @@ def test_picture_is_drawn_with_gaps(tmp_path):
 
 
 def test_one_x_is_the_anchors_share_of_the_peak_of_all_workers():
-    unit, ideals = overload.compute_ideals(MIXED, SETTING.facts, (1.0, 2.0))
+    unit, ideals = overload_runs.compute_ideals(MIXED, SETTING.facts, (1.0, 2.0))
     assert unit == pytest.approx(16.0 * ANCHOR_RATIO)
     assert ideals[1.0].attainment == {"hi": 1.0, "lo": 1.0}
     assert ideals[2.0].goodput_rps == pytest.approx(16.0)
 
 
 def test_the_plan_of_an_arm_is_bounded_by_the_slowest_good_answer():
-    plan = overload.build_plan(ARMS["direct"], UNIFORM, (1,), Schedule(1.0, 10.0), keep_rows=False)
+    plan = overload_runs.build_plan(ARMS["direct"], UNIFORM, (1,), Schedule(1.0, 10.0), keep_rows=False)
     assert plan.limit_s == pytest.approx(10.0 + 5.0 + 6.4 + 1.0)
 
 
 def test_worker_command_scales_its_steps_only_when_asked():
-    assert "--fault" not in overload.build_worker_command(1, 0, 1.0, [])
-    assert "slow;factor=0.250000" in overload.build_worker_command(1, 0, 4.0, [])
+    assert "--fault" not in overload_runs.build_worker_command(1, 0, 1.0, [])
+    assert "slow;factor=0.250000" in overload_runs.build_worker_command(1, 0, 4.0, [])
 
 
 def test_command_line():
