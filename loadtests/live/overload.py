@@ -46,7 +46,9 @@ from loadtests.live.overload_runs import (
     SLOTS,
     Gathered,
     OutOfTimeError,
+    build_schedule,
     compute_ideals,
+    compute_unit_rps,
     measure_engine,
     measure_run,
 )
@@ -94,10 +96,10 @@ def measure_cell(
     number: int,
 ) -> Run:
     """One arm at one load; once more if the client was late, and then the better of the two."""
-    rate_rps = load * test.unit_rps
-    run = Run(name, load, number, measure_run(test, name, installed, setting, options, rate_rps))
+    schedule = build_schedule(options, load * test.unit_rps, number)
+    run = Run(name, load, number, measure_run(test, name, installed, setting, options, schedule))
     if run.is_suspect:
-        again = measure_run(test, name, installed, setting, options, rate_rps)
+        again = measure_run(test, name, installed, setting, options, schedule)
         run = min(replace(run, repeated=True), Run(name, load, number, again, repeated=True), key=lambda r: r.lag_ms)
     keep_raw(run, setting.mix, options)
     return replace(run, result={key: value for key, value in run.result.items() if key != "rows"})
@@ -246,7 +248,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--passes", type=int, default=1, help="the table shows medians")
     parser.add_argument("--quick", action="store_true", help="loads 1,3, short windows, one level of the ramp")
     parser.add_argument("--engine-speed", type=float, default=1.0, help="scales the emulated worker's steps")
-    parser.add_argument("--seed", type=int, default=1, help="of the arrivals")
+    parser.add_argument("--seed", type=int, default=1, help="of the arrivals; the next pass has the next one")
     parser.add_argument("--first-port", type=int, default=23600, help="free ports are taken from here on")
     parser.add_argument("--limit-s", type=float, default=3600.0, help="the test ends after this time at the latest")
     parser.add_argument("--reports", type=Path, default=REPORTS, help="folder of the reports")
@@ -266,7 +268,8 @@ def main() -> int:
     try:
         with console.status("measuring the engine alone"):
             facts = measure_engine(test, mix, options)
-        test.unit_rps, ideals = compute_ideals(mix, facts, options.loads)
+        test.unit_rps = compute_unit_rps(mix, facts)
+        ideals = compute_ideals(mix, facts, options.loads, options)
         peaks = ", ".join(f"{tier} {rps:.2f}" for tier, rps in facts.peak_rps.items())
         console.print(f"peak per worker: {peaks} requests/s; 1x = {test.unit_rps:.2f}/s", highlight=False)
         setting = Setting(mix, facts)

@@ -23,7 +23,7 @@ from loadtests.live.overload_arms import ARMS, DIRECT_ARM, Arm, EngineFacts, Set
 from loadtests.live.overload_report import Run
 from loadtests.live.peer_configs import BENCH_KEY, Site
 from loadtests.live.peers import REPOSITORY, Installed, run_peer
-from loadtests.live.traffic import Mix, Schedule
+from loadtests.live.traffic import Mix, Schedule, compute_arrivals
 
 SLOTS = 16  # cpu-small's max_num_seqs
 PROFILE = "cpu-small"
@@ -178,14 +178,38 @@ def measure_engine(test: Gathered, mix: Mix, options: argparse.Namespace) -> Eng
     return EngineFacts(SLOTS, peaks, answer_s)
 
 
-def compute_ideals(mix: Mix, facts: EngineFacts, loads: Sequence[float]) -> tuple[float, dict[float, Ideal]]:
-    """1x in requests per second, and the bound at each load."""
-    peaks = {tier: rps * mix.workers for tier, rps in facts.peak_rps.items()}
+def compute_unit_rps(mix: Mix, facts: EngineFacts) -> float:
+    """1x in requests per second, for all workers together."""
     shares = {targets.tier: mix.compute_share(targets.tier) for targets in mix.tiers}
-    unit_rps = ANCHOR_RATIO * compute_mix_peak(shares, peaks)
-    return unit_rps, {
-        load: compute_ideal({tier: share * load * unit_rps for tier, share in shares.items()}, peaks) for load in loads
-    }
+    return ANCHOR_RATIO * mix.workers * compute_mix_peak(shares, facts.peak_rps)
+
+
+def build_schedule(options: argparse.Namespace, rate_rps: float, number: int) -> Schedule:
+    """The schedule of one pass; every pass has a trace of its own, the same for all arms."""
+    return Schedule(rate_rps, options.seconds, options.warm_up, options.cool_down, options.seed + number - 1)
+
+
+def compute_offered_rps(mix: Mix, schedules: Sequence[Schedule]) -> dict[str, float]:
+    """What really arrives in the counted windows, by tier in the order of rank: near the rate, as chance has it."""
+    counts = dict.fromkeys((targets.tier for targets in mix.tiers), 0)
+    for schedule in schedules:
+        for arrival in compute_arrivals(mix, schedule):
+            counts[mix.shapes[arrival.shape].tier] += arrival.counted
+    seconds = sum(schedule.seconds for schedule in schedules)
+    return {tier: count / seconds for tier, count in counts.items()}
+
+
+def compute_ideals(
+    mix: Mix, facts: EngineFacts, loads: Sequence[float], options: argparse.Namespace
+) -> dict[float, Ideal]:
+    """The bound at each load, for the very traces that will be offered."""
+    peaks = {tier: rps * mix.workers for tier, rps in facts.peak_rps.items()}
+    unit_rps = compute_unit_rps(mix, facts)
+    ideals = {}
+    for load in loads:
+        schedules = [build_schedule(options, load * unit_rps, number + 1) for number in range(options.passes)]
+        ideals[load] = compute_ideal(compute_offered_rps(mix, schedules), peaks)
+    return ideals
 
 
 def measure_run(
@@ -194,9 +218,8 @@ def measure_run(
     installed: Installed | None,
     setting: Setting,
     options: argparse.Namespace,
-    rate_rps: float,
+    schedule: Schedule,
 ) -> dict[str, object]:
-    """One arm at one rate on fresh processes."""
-    schedule = Schedule(rate_rps, options.seconds, options.warm_up, options.cool_down, options.seed)
+    """One arm under one schedule, on fresh processes."""
     with run_arm(test, ARMS[name], installed, setting, options) as ports:
         return run_client(test, build_plan(ARMS[name], setting.mix, ports, schedule, keep_rows=options.raw is not None))

@@ -22,7 +22,7 @@ from loadtests.live.overload_report import (
     format_lag,
 )
 from loadtests.live.peer_configs import Site
-from loadtests.live.traffic import MIXED, UNIFORM, Schedule
+from loadtests.live.traffic import MIXED, UNIFORM, Schedule, compute_arrivals
 
 SITE = Site(port=23701, admin_port=23702, worker_ports=(23700, 23703), folder=Path("/somewhere"))
 SETTING = Setting(UNIFORM, EngineFacts(16, {"hi": 8.0, "lo": 8.0}, 2.0))
@@ -128,10 +128,19 @@ def test_picture_is_drawn_with_gaps(tmp_path):
 
 
 def test_one_x_is_the_anchors_share_of_the_peak_of_all_workers():
-    unit, ideals = overload_runs.compute_ideals(MIXED, SETTING.facts, (1.0, 2.0))
-    assert unit == pytest.approx(16.0 * ANCHOR_RATIO)
-    assert ideals[1.0].attainment == {"hi": 1.0, "lo": 1.0}
-    assert ideals[2.0].goodput_rps == pytest.approx(16.0)
+    assert overload_runs.compute_unit_rps(MIXED, SETTING.facts) == pytest.approx(16.0 * ANCHOR_RATIO)
+
+
+def test_the_ideal_is_of_the_very_traces_offered():
+    options = overload.build_parser().parse_args(["--passes", "2", "--seconds", "10"])
+    ideals = overload_runs.compute_ideals(UNIFORM, SETTING.facts, (0.5, 3.0), options)
+    assert ideals[0.5].attainment == {"hi": 1.0, "lo": 1.0}
+    schedules = [overload_runs.build_schedule(options, 1.5 * 8.0 * ANCHOR_RATIO, number) for number in (1, 2)]
+    assert [schedule.seed for schedule in schedules] == [1, 2]
+    offered = overload_runs.compute_offered_rps(UNIFORM, schedules)
+    counted = sum(a.counted for schedule in schedules for a in compute_arrivals(UNIFORM, schedule))
+    assert sum(offered.values()) == pytest.approx(counted / 20.0)
+    assert ideals[3.0].goodput_rps == pytest.approx(8.0)
 
 
 def test_the_plan_of_an_arm_is_bounded_by_the_slowest_good_answer():
