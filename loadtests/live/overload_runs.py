@@ -190,7 +190,7 @@ def build_schedule(options: argparse.Namespace, rate_rps: float, number: int) ->
 
 
 def compute_offered_rps(mix: Mix, schedules: Sequence[Schedule]) -> dict[str, float]:
-    """What really arrives in the counted windows, by tier in the order of rank: near the rate, as chance has it."""
+    """What really arrives in the counted windows, by tier in the order of rank: the rate, but for rounding."""
     counts = dict.fromkeys((targets.tier for targets in mix.tiers), 0)
     for schedule in schedules:
         for arrival in compute_arrivals(mix, schedule):

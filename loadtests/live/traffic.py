@@ -1,8 +1,10 @@
 """Describes offered traffic: tiers with their targets, shapes of requests, mixes of shapes, and when requests arrive.
 
 Arrivals are computed before the first request is sent, from a seed alone: every gateway gets the same requests at the
-same moments. Gaps are gamma distributed with mean 1 / rate and a coefficient of variation c (shape 1/c^2, scale
-c^2/rate): c = 1 is a Poisson process, more is burstier (traces of real services have c between 1 and 13).
+same moments. Gaps are gamma distributed with a coefficient of variation c (shape 1/c^2): c = 1 is a Poisson process, more
+is burstier (traces of real services have c between 1 and 13). The gaps are then stretched so that exactly rate times
+length requests arrive, and shapes are dealt in exactly their shares: in windows of seconds chance would otherwise make
+a load of 2x one of 1.7x, or a third of hi a quarter. (For c = 1 that is a Poisson process given its count.)
 
 A run has three parts: warm-up, counted window, cool-down, all at the same rate. Only requests that arrive in the window
 count. The warm-up fills engine and queues, so that an empty system's first seconds do not flatter anyone; the cool-down
@@ -15,6 +17,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from typing import cast
 
 _PROMPT_OVERHEAD_TOKENS = 8  # measured on the emulated chat template: role marks and the opening of the answer
@@ -122,16 +125,32 @@ MIXES = {mix.name: mix for mix in (UNIFORM, MIXED)}
 def compute_arrivals(mix: Mix, schedule: Schedule) -> list[Arrival]:
     """All arrivals of a run in order; the same for the same mix and schedule."""
     chance = random.Random(schedule.seed)  # noqa: S311 - a reproducible load, not a secret
-    weights = [shape.share for shape in mix.shapes]
-    gamma_shape, gamma_scale = 1.0 / mix.burst_cv**2, mix.burst_cv**2 / schedule.rate_rps
+    parts = (
+        (-schedule.warm_up_s, schedule.warm_up_s, False),
+        (0.0, schedule.seconds, True),
+        (schedule.seconds, schedule.cool_down_s, False),
+    )
     arrivals: list[Arrival] = []
-    at_s, end_s = -schedule.warm_up_s, schedule.seconds + schedule.cool_down_s
-    while True:
-        at_s += chance.gammavariate(gamma_shape, gamma_scale)
-        if at_s >= end_s:
-            return arrivals
-        (shape,) = chance.choices(range(len(weights)), weights)
-        arrivals.append(Arrival(at_s, shape, 0.0 <= at_s < schedule.seconds))
+    for start_s, length_s, counted in parts:
+        moments = _spread(round(schedule.rate_rps * length_s), length_s, mix.burst_cv, chance)
+        shapes = _deal(mix, len(moments), chance)
+        arrivals += [Arrival(start_s + at_s, shape, counted) for at_s, shape in zip(moments, shapes, strict=True)]
+    return arrivals
+
+
+def _spread(count: int, length_s: float, burst_cv: float, chance: random.Random) -> list[float]:
+    gaps = [chance.gammavariate(burst_cv**-2, 1.0) for _ in range(count + 1)]
+    scale = length_s / sum(gaps)
+    return [scale * at for at in accumulate(gaps[:-1])]
+
+
+def _deal(mix: Mix, count: int, chance: random.Random) -> list[int]:
+    total, edge, hand = sum(shape.share for shape in mix.shapes), 0.0, []
+    for index, shape in enumerate(mix.shapes):
+        edge += shape.share / total * count
+        hand += [index] * (round(edge) - len(hand))
+    chance.shuffle(hand)
+    return hand
 
 
 def build_prompt(prompt_tokens: int, chance: random.Random) -> str:
