@@ -1,8 +1,8 @@
 """Describes offered traffic: tiers with their targets, shapes of requests, mixes of shapes, and when requests arrive.
 
 Arrivals are computed before the first request is sent, from a seed alone: every gateway gets the same requests at the
-same moments. Gaps are gamma distributed with a coefficient of variation c (shape 1/c^2): c = 1 is a Poisson process, more
-is burstier (traces of real services have c between 1 and 13). The gaps are then stretched so that exactly rate times
+same moments. Gaps are gamma distributed with a coefficient of variation c (shape 1/c^2): c = 1 is a Poisson process,
+more is burstier (traces of real services have c between 1 and 13). The gaps are then stretched so that exactly rate times
 length requests arrive, and shapes are dealt in exactly their shares: in windows of seconds chance would otherwise make
 a load of 2x one of 1.7x, or a third of hi a quarter. (For c = 1 that is a Poisson process given its count.)
 
@@ -145,7 +145,8 @@ def _spread(count: int, length_s: float, burst_cv: float, chance: random.Random)
 
 
 def _deal(mix: Mix, count: int, chance: random.Random) -> list[int]:
-    total, edge, hand = sum(shape.share for shape in mix.shapes), 0.0, []
+    hand: list[int] = []
+    total, edge = sum(shape.share for shape in mix.shapes), 0.0
     for index, shape in enumerate(mix.shapes):
         edge += shape.share / total * count
         hand += [index] * (round(edge) - len(hand))
