@@ -2,9 +2,9 @@
 
 Arrivals are computed before the first request is sent, from a seed alone: every gateway gets the same requests at the
 same moments. Gaps are gamma distributed with a coefficient of variation c (shape 1/c^2): c = 1 is a Poisson process,
-more is burstier (traces of real services have c between 1 and 13). The gaps are then stretched so that exactly rate times
-length requests arrive, and shapes are dealt in exactly their shares: in windows of seconds chance would otherwise make
-a load of 2x one of 1.7x, or a third of hi a quarter. (For c = 1 that is a Poisson process given its count.)
+more is burstier (traces of real services have c between 1 and 13). The gaps are then stretched so that exactly rate
+times length requests arrive, and shapes are dealt in exactly their shares: in windows of seconds chance would otherwise
+make a load of 2x one of 1.7x, or a third of hi a quarter. (For c = 1 that is a Poisson process given its count.)
 
 A run has three parts: warm-up, counted window, cool-down, all at the same rate. Only requests that arrive in the window
 count. The warm-up fills engine and queues, so that an empty system's first seconds do not flatter anyone; the cool-down
