@@ -9,6 +9,9 @@ an open-loop client. Where we may, client, gateway and workers get the same rais
 would otherwise be measured. A run whose client was more than 50 ms late (p99) is repeated once and marked if it was
 late again. Every second pass goes through the arms backwards.
 
+The warm-up must be long enough to fill the queues: at 2x a queue of 5 s takes 7 s to fill, and with 4 s of warm-up an
+arm came out a seventh above the engine's peak, because its queue was longer at the end of the window than at its start.
+
 Writes ``overload.json``, ``overload.md`` and ``overload.png`` (``overload-MIX`` for other mixes than the uniform one)
 and prints a short table last. Everything started here is stopped at the end, on Ctrl-C and on SIGTERM too; no run is
 longer than ``--limit-s``.
@@ -243,7 +246,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--loads", type=parse_loads, help="multiples of 76 %% of the peak; default 1,2,3,5")
     parser.add_argument("--mix", choices=sorted(MIXES), default=UNIFORM.name)
     parser.add_argument("--seconds", type=float, help="counted window; default 15, with --quick 6")
-    parser.add_argument("--warm-up", type=float, default=5.0, help="seconds of the same load before the window")
+    parser.add_argument("--warm-up", type=float, default=10.0, help="seconds of the same load before the window")
     parser.add_argument("--cool-down", type=float, default=5.0, help="seconds of the same load after it")
     parser.add_argument("--passes", type=int, default=1, help="the table shows medians")
     parser.add_argument("--quick", action="store_true", help="loads 1,3, short windows, one level of the ramp")

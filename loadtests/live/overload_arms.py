@@ -30,7 +30,7 @@ from loadtests.live.traffic import Mix
 
 DIRECT_ARM = "direct"
 QUEUE_MARGIN = 0.75
-"""Share of a tier's target that SMG's queue may take: the rest is for chance. Best of 0.5, 0.75 and 1 here."""
+"""Share of a tier's target that SMG's queue may take: the rest is for chance. A guess; one 3x run with it was ideal."""
 _HOST = "127.0.0.1"
 _SMG_CLASSES = ("interactive", "bulk")
 _NOTHING_HELD: dict[str, object] = {"reserved_floor": 0, "reserved_per_slot": 0.0}
