@@ -30,13 +30,14 @@ test: $(READY) ## Install what tests need, then run the gates and all tests (CI=
 	@$(PYTHON) -m coverage report --include='service/domain/*,service/flow/*' --fail-under=100
 
 lint: $(READY) ## ruff, mypy and the import rules
+	@mkdir -p var
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy
 	@"$$(dirname "$$(command -v $(PYTHON))")/lint-imports" > var/lint-imports.log 2>&1 || { cat var/lint-imports.log; exit 1; }
 	@echo "lint: fine"
 
-bench-overhead: $(READY) ## CPU of the gateway per request and per chunk, beside its peers
+bench-overhead: $(READY) ## CPU of the gateway per request and per chunk, beside its peers (minutes)
 	@$(PYTHON) -m loadtests.live.overhead
 
 bench-overload: $(READY) ## Promises kept at 1, 2, 3 and 5 times the load, beside the peers (half an hour; OPTIONS=--quick)
@@ -50,13 +51,9 @@ clean: ## Remove the environment and what was written while running
 
 # Done again only when the lock or the project file has changed.
 $(VENV)/.installed: requirements.lock pyproject.toml
-	@python=""; for name in python3.13 python3.12 python3.11 python3; do \
-	  if command -v $$name >/dev/null && $$name -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'; \
-	  then python=$$name; break; fi; done; \
-	if [ -z "$$python" ]; then echo "Sluice needs Python 3.11, 3.12 or 3.13 on PATH; found none of them." >&2; exit 1; fi; \
-	echo "setting up $(VENV) with $$($$python --version), about a minute the first time"; \
-	if ! $$python -m venv $(VENV) >/dev/null; then \
-	  echo "$$python cannot make a virtual environment; on Debian: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; fi
-	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@python=$$(deploy/choose-python.sh); \
+	echo "setting up $(VENV) with $$($$python --version) ($$python), about a minute the first time"; \
+	rm -rf $(VENV); $$python -m venv $(VENV)
+	@$(PY) -m pip install -qq --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	@$(PY) -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@

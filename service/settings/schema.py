@@ -67,7 +67,7 @@ class HealthSettings(Part):
     health_interval_s: Seconds = 5.0
     models_interval_s: Seconds = 30.0
     read_timeout_s: Seconds = 2.0
-    stall_after_s: Seconds = 10.0
+    stall_after_s: Seconds = 9.0
     blind_stall_after_s: Seconds = 90.0
     failures_to_eject: Count = 3
     recovery_probes: Count = 2
