@@ -13,7 +13,7 @@ else
 READY :=
 endif
 
-.PHONY: help run test lint bench-overhead bench-streams clean
+.PHONY: help run test lint bench-overhead bench-overload bench-streams clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -39,6 +39,9 @@ lint: $(READY) ## ruff, mypy and the import rules
 
 bench-overhead: $(READY) ## CPU of the gateway per request and per chunk, beside its peers (minutes)
 	@$(PYTHON) -m loadtests.live.overhead
+
+bench-overload: $(READY) ## Promises kept at 1, 2, 3 and 5 times the load, beside the peers (half an hour; OPTIONS=--quick)
+	@$(PYTHON) -m loadtests.live.overload $(OPTIONS)
 
 bench-streams: $(READY) ## Thousands of streams held open
 	@$(PYTHON) -m loadtests.live.streams
