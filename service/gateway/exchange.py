@@ -178,7 +178,8 @@ class Exchange:
     def finish(self) -> None:
         """The response is complete; the connection is free for the next request."""
         self.listener = None
-        self.release()
+        if self.body or self._taken:  # usually let go when the answer began
+            self.release()
         if self.disconnected or self.response_complete:
             return
         end = self._unsent_head + b"0\r\n\r\n" if self._chunked else self._unsent_head
