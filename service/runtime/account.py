@@ -5,7 +5,7 @@ from typing import Protocol
 
 from service.domain.outcome import Outcome
 from service.domain.units import RequestId, TenantId, TierName, WorkerId
-from service.runtime.guard import guard
+from service.runtime.guard import tell
 
 
 class Settlement:
@@ -73,7 +73,7 @@ class Accounts:
     """Settles each request once with every accountant."""
 
     def __init__(self, accountants: Sequence[Accountant]) -> None:
-        self._accountants = tuple(accountants)
+        self._settle = tuple(accountant.settle for accountant in accountants)
 
     def settle(self, settlement: Settlement, outcome: Outcome, now: float) -> None:
         """Close the record; a second call for the same record changes nothing."""
@@ -81,5 +81,4 @@ class Accounts:
             return
         settlement.outcome = outcome
         settlement.settled_at = now
-        for accountant in self._accountants:
-            guard(None, "an accountant", accountant.settle, settlement)
+        tell(self._settle, None, "an accountant", settlement)

@@ -12,7 +12,7 @@ from service.domain.units import RequestId, WorkerId
 from service.flow.config import Reconfigured
 from service.flow.controller import FlowController
 from service.flow.stats import FlowStats
-from service.runtime.guard import guard
+from service.runtime.guard import guard, tell
 from service.runtime.ports import Clock, Observer
 
 _TIMER_GRAIN_S = 0.001
@@ -70,7 +70,7 @@ class Driver:
         self._controller = controller
         self._now = clock.now
         self._loop = loop
-        self._observers = tuple(observers)
+        self._observe = tuple(observer.observe for observer in observers)
         self._passengers: dict[RequestId, Passenger] = {}
         self._inbox: deque[Event | Reconfigured] = deque()
         self._busy = False
@@ -129,30 +129,11 @@ class Driver:
     def _step(self, event: Event | Reconfigured) -> None:
         now = self._now()
         commands = self._controller.handle(event, now)
-        if self._observers:
-            guard(None, "an observer", self._tell, now, event, commands)
+        tell(self._observe, None, "an observer", now, event, commands)
         for command in commands:
             passenger = self._passengers.get(command.request_id)
             if passenger is not None:  # else it ended while this command waited its turn
-                guard(passenger, "a request under way", self._carry_out, command, passenger)
-
-    def _tell(self, now: float, event: Event | Reconfigured, commands: Sequence[Command]) -> None:
-        for observer in self._observers:
-            observer.observe(now, event, commands)
-
-    @staticmethod
-    def _carry_out(command: Command, passenger: Passenger) -> None:
-        match command:
-            case Dispatch():
-                passenger.on_dispatch(command.worker_id, command.attempt)
-            case Enqueue():
-                passenger.on_enqueue()
-            case Refuse():
-                passenger.on_refuse(command.outcome, command.retry_after_s)
-            case Revoke():
-                passenger.on_revoke()
-            case _:
-                assert_never(command)
+                tell(_CARRY_OUT, passenger, "a request under way", command, passenger)
 
     def _set_alarm(self, wake_at: float | None) -> None:
         if self._alarm is not None:
@@ -170,3 +151,20 @@ class Driver:
         self._alarm = None
         self._alarm_at = None
         self.submit(Woken())
+
+
+def _carry_out(command: Command, passenger: Passenger) -> None:
+    match command:
+        case Dispatch():
+            passenger.on_dispatch(command.worker_id, command.attempt)
+        case Enqueue():
+            passenger.on_enqueue()
+        case Refuse():
+            passenger.on_refuse(command.outcome, command.retry_after_s)
+        case Revoke():
+            passenger.on_revoke()
+        case _:
+            assert_never(command)
+
+
+_CARRY_OUT = (_carry_out,)

@@ -288,7 +288,7 @@ async def test_d02_an_observer_or_an_accountant_that_fails_ends_nobody(caplog):
         observe = settle = explode
 
     async with ScriptedWorker(serve) as worker, running_gateway([worker.port]) as gateway:
-        gateway.driver._observers = (Broken(),)
+        gateway.driver._observe = (Broken().observe,)
         gateway.corridor._road.accounts._accountants = (Broken(), gateway.ledger)
         answers = await ask_many(gateway, STREAM)
         assert {answer.status for answer in answers} == {200}

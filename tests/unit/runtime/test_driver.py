@@ -181,7 +181,7 @@ def test_an_observer_that_fails_takes_no_command_away(caplog):
             raise RuntimeError("injected")
 
     stage = Stage(FakeLoop())
-    stage.driver._observers = (Broken(),)
+    stage.driver._observe = (Broken().observe,)
     stage.arrive("r")
     assert stage.log == [("r", "dispatch", "a", 1)]
     assert "injected" in caplog.text
