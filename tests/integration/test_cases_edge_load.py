@@ -301,7 +301,7 @@ async def test_d13_fails_with_a_corridor_that_remembers_before_it_checks(monkeyp
     check = corridor_module.Corridor._check
 
     def naive(self, peeked, route, tenant):
-        self._stored.remember(f"naive_{len(self._stored._made)}", object())
+        self._stored.remember(f"naive_{len(self._stored._made)}", tenant.tenant_id, object())
         return check(self, peeked, route, tenant)
 
     monkeypatch.setattr(corridor_module.Corridor, "_check", naive)
@@ -314,5 +314,5 @@ async def test_d13_stored_responses_are_bounded(monkeypatch):
     monkeypatch.setattr("service.gateway.stored._KEPT", 10)
     stored = StoredResponses()
     for i in range(100):
-        stored.remember(f"resp_{i}", None)
+        stored.remember(f"resp_{i}", f"tenant_{i % 50}", None)
     assert len(stored._made) == 10
