@@ -57,6 +57,7 @@ class Outcome(Enum):
     FIRST_TOKEN_TIMEOUT = ("first_token_timeout", Phase.RELAY, Fault.US, True)
     STREAM_STALLED = ("stream_stalled", Phase.RELAY, Fault.US, True)
     STREAM_BROKEN = ("stream_broken", Phase.RELAY, Fault.US, True)
+    CLIENT_DEADLINE = ("client_deadline", Phase.RELAY, Fault.CLIENT, True)
     DRAIN_CUT = ("drain_cut", Phase.RELAY, Fault.US, True)
     CLIENT_GONE = ("client_gone", Phase.RELAY, Fault.CLIENT, False)
     CLIENT_STALLED = ("client_stalled", Phase.RELAY, Fault.CLIENT, False)

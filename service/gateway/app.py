@@ -1,6 +1,8 @@
 """What is not inference on the public port: one guard in front of a small FastAPI application."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -10,8 +12,10 @@ from starlette.exceptions import HTTPException
 from service.domain.outcome import Outcome
 from service.gateway.auth import read_key
 from service.gateway.cors import CorsPolicy
-from service.gateway.responses import MESSAGES, OPENAI, SUSPENDED, shape_openai
+from service.gateway.headers import is_sane_id
+from service.gateway.responses import MESSAGES, OPENAI, SUSPENDED, render_retry, shape_openai
 from service.gateway.routes import ROUTES
+from service.runtime.advice import compute_retry_after_s
 from service.runtime.ports import TenantDirectory
 
 OPEN_PATHS = frozenset((b"/healthz", b"/readyz"))
@@ -30,6 +34,9 @@ class Guard:
         self._directory = directory
         self._cors = cors
 
+        self._prefix = secrets.token_hex(4)
+        self._count = 0
+
     def reconfigure(self, cors: CorsPolicy) -> None:
         """Answer from now on as ``cors`` says."""
         self._cors = cors
@@ -37,16 +44,17 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         path, method = scope["raw_path"], scope["method"]
-        if path in OPEN_PATHS:
-            await self._rest(scope, receive, send)
-            return
         headers = dict(scope["headers"])
+        named = b"x-request-id: %b\r\n" % self._name(headers)
+        if path in OPEN_PATHS:
+            await self._rest(scope, receive, _with_headers(send, named))
+            return
         origin = headers.get(b"origin")
-        lines = self._cors.headers_for(origin)
+        lines = self._cors.headers_for(origin) + named
         if method == "OPTIONS" and b"access-control-request-method" in headers:
             preflight = self._cors.preflight_for(origin)
             if preflight is not None:
-                await _answer(send, 204, preflight, b"")
+                await _answer(send, 204, preflight + named, b"")
                 return
         dialect = MESSAGES if path.startswith(b"/v1/messages") else OPENAI
         key = read_key(scope["headers"])
@@ -58,14 +66,28 @@ class Guard:
             status, more, body = dialect.build_refusal(Outcome.FORBIDDEN, None, SUSPENDED)
             await _answer(send, status, more + lines, body)
         elif scope["extensions"].get("sluice.over_limit", {}).get("value"):
-            status, more, body = dialect.build_refusal(Outcome.BYTES_EXHAUSTED, 1.0)
+            status, more, body = dialect.build_refusal(Outcome.BYTES_EXHAUSTED, _advise(scope["client"]))
             await _answer(send, status, more + lines, body)
         elif path in ROUTES and method != "POST":
             message = f"{path.decode()} takes POST, not {method}."
             _, more, body = dialect.build_error(404, "not_found", message)
             await _answer(send, 404, more + b"allow: POST\r\n" + lines, body)
         else:
+            scope["state"]["tenant"] = tenant
             await self._rest(scope, receive, _with_headers(send, lines))
+
+    def _name(self, headers: Mapping[bytes, bytes]) -> bytes:
+        """The client's own id of the request if it is sane, else ours."""
+        theirs = headers.get(b"x-request-id")
+        if theirs is not None and is_sane_id(theirs):
+            return theirs
+        self._count += 1
+        return b"%b-%08x" % (self._prefix.encode(), self._count)
+
+
+def _advise(client: tuple[str, int] | None) -> float:
+    port = client[1] if client else 0  # many are sent away in one turn of the loop
+    return compute_retry_after_s(asyncio.get_running_loop().time() + port)
 
 
 def _pairs(lines: bytes) -> list[tuple[bytes, bytes]]:
@@ -79,8 +101,6 @@ async def _answer(send: Send, status: int, lines: bytes, body: bytes) -> None:
 
 
 def _with_headers(send: Send, lines: bytes) -> Send:
-    if not lines:
-        return send
     extra = _pairs(lines)
 
     async def send_with_headers(message: Any) -> None:  # noqa: ANN401 - an ASGI message
@@ -116,19 +136,25 @@ def build_rest(model_cards: Callable[[], list[dict[str, Any]]], ready: Callable[
         return JSONResponse({"status": "ok"})
 
     @app.api_route("/readyz", methods=["GET", "HEAD"])
-    async def readyz() -> Response:
+    async def readyz(request: Request) -> Response:
         reason = ready()
         if reason is None:
             return JSONResponse({"status": "ready"})
-        return JSONResponse({"status": "not ready", "reason": reason}, 503)
+        headers = {name.decode(): text.decode() for name, text in _pairs(render_retry(_advise(request.client)))}
+        return JSONResponse({"status": "not ready", "reason": reason}, 503, headers)
+
+    def list_cards(request: Request) -> list[dict[str, Any]]:
+        """Models in the contract of whoever asks."""
+        models = request.state.tenant.models
+        return [card for card in model_cards() if not models or card["id"] in models]
 
     @app.get("/v1/models")
-    async def list_models() -> Response:
-        return JSONResponse({"object": "list", "data": model_cards()})
+    async def list_models(request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": list_cards(request)})
 
     @app.get("/v1/models/{model_id:path}")
-    async def show_model(model_id: str) -> Response:
-        for card in model_cards():
+    async def show_model(request: Request, model_id: str) -> Response:
+        for card in list_cards(request):
             if card["id"] == model_id:
                 return JSONResponse(card)
         message = f"The model {model_id[:128]!r} does not exist here."

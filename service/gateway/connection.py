@@ -8,8 +8,10 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from service.gateway.edge import LINGER_S, TOO_MANY, EdgeConfig
+from service.gateway.edge import FAULTY, LINGER_S, TOO_MANY, EdgeConfig, mark
 from service.gateway.exchange import ByteBudget, Exchange
+from service.gateway.responses import render_retry
+from service.runtime.advice import compute_retry_after_s
 
 
 class CorridorEntry(Protocol):
@@ -33,6 +35,11 @@ class CorridorEntry(Protocol):
 
     def on_body_late(self, exchange: Exchange) -> None:
         """The body did not come in time."""
+        ...
+
+    @property
+    def client_stall_s(self) -> float:
+        """How long a client may refuse to read."""
         ...
 
 
@@ -71,7 +78,9 @@ class ClientConnection(HttpToolsProtocol):
         self._mid = False
         self._in_body = False
         self._upgrading = False
+        self._held = False
         self._serving: Any = None  # what is answered now, if others were pipelined behind it
+        self._stalled_at: float | None = None  # since when the client reads nothing, or not the last of its answers
 
     # ---------------------------------------------------------------- connection
 
@@ -95,7 +104,8 @@ class ClientConnection(HttpToolsProtocol):
     def dismiss(self) -> None:
         """There is no room: say so and close."""
         self._reserve.pop(self, None)
-        self.transport.write(TOO_MANY)
+        port = self.client[1] if self.client else 0  # many are sent away in one turn of the loop
+        self.transport.write(mark(TOO_MANY, render_retry(compute_retry_after_s(self.loop.time() + port))))
         self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -120,7 +130,14 @@ class ClientConnection(HttpToolsProtocol):
                 cycle.message_event.set()
 
     def on_sweep(self, now: float) -> None:
-        """Look at the time: a head or body that is late, or a connection that is idle for too long."""
+        """Look at the time: a head or body that is late, a connection that is idle for too long, or one whose client
+        does not read what it was answered."""
+        if self._stalled_at is not None:
+            if now >= self._stalled_at + self._corridor.client_stall_s and not self._journeys():
+                self.transport.abort()
+                return
+        elif self.transport.is_closing():  # once all of the last answer is sent, it is gone
+            self._stalled_at = now
         if self._due_at is None or now < self._due_at or self.transport.is_closing():
             return
         self._due_at = None
@@ -145,18 +162,51 @@ class ClientConnection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The client reads slowly."""
         super().pause_writing()
+        self._stalled_at = self.loop.time()
         cycle = self._answered()
         if type(cycle) is Exchange and cycle.listener is not None:
             cycle.listener.on_client_paused()
+        elif cycle is None or cycle.response_complete:
+            self._hold()
 
     def resume_writing(self) -> None:
         """The client reads again."""
         super().resume_writing()
+        self._stalled_at = None
         cycle = self._answered()
         if type(cycle) is Exchange and cycle.listener is not None:
             cycle.listener.on_client_ready()
+        elif self._held and not self.transport.is_closing():
+            self._held = False
+            self._go_on()
 
-    def _refuse_bytes(self, answer: bytes) -> None:
+    def _hold(self) -> None:
+        """Nothing is begun on a connection whose client leaves answers unread: each would add to what we keep."""
+        if not self.transport.is_closing():
+            self._held = True
+            self._due_at = None
+            self.flow.pause_reading()
+
+    def _go_on(self) -> None:
+        """Serve what was pipelined, or wait for the next request; the subclass knows how."""
+        raise NotImplementedError
+
+    def _journeys(self) -> bool:
+        """A request is served that looks at the time itself."""
+        cycle = self._answered()
+        return type(cycle) is Exchange and cycle.listener is not None
+
+    def on_fault(self) -> None:
+        """Our own code failed while it read a request: say so, and end the connection."""
+        told = False
+        try:
+            self._refuse_bytes(FAULTY, "ours")
+            told = True
+        finally:
+            if not told:
+                self.transport.abort()
+
+    def _refuse_bytes(self, answer: bytes, why: str = "framing") -> None:
         """What comes is not HTTP: say so, but let a request that came before it be answered first."""
         if self.parser is _DEAF or self.transport.is_closing():
             return
@@ -164,16 +214,21 @@ class ClientConnection(HttpToolsProtocol):
         self._due_at = None
         newest: Any = self.cycle
         if newest is None or newest.response_complete:
-            self.transport.write(answer)
+            self.transport.write(mark(answer, b""))
             if self.transport.can_write_eof():
                 self.transport.write_eof()
             self.loop.call_later(LINGER_S, self.transport.abort)
-        elif type(newest) is Exchange and newest.more_body:
-            newest.body_fault = "framing"
+        elif type(newest) is Exchange and (newest.more_body or self._is_unheard(newest, why)):
+            newest.keep_alive = False
+            newest.body_fault = why
             if not self._waits(newest):
                 self._corridor.on_request(newest)
         else:
             newest.keep_alive = False
+
+    def _is_unheard(self, cycle: Exchange, why: str) -> bool:
+        """Read as a whole, and failed by us before anybody took it in hand."""
+        return why == "ours" and cycle.listener is None and not cycle.response_started and not self._waits(cycle)
 
     def _waits(self, cycle: Any) -> bool:  # noqa: ANN401 - a cycle of either kind
         return bool(self.pipeline) and any(waiting is cycle for waiting, _ in self.pipeline)

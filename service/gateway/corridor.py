@@ -1,5 +1,6 @@
 """One inference request at the edge: request, auth, peek; then its journey; whatever happens, one settlement."""
 
+import functools
 import hashlib
 import logging
 import secrets
@@ -18,11 +19,14 @@ from service.gateway.exchange import Exchange
 from service.gateway.headers import is_sane_id, read_deadline_s, render_outbound
 from service.gateway.members import PeekError
 from service.gateway.peek import Peeked, peek
+from service.gateway.refusal import Failing, Refused, check_body
 from service.gateway.responses import OPENAI, SUSPENDED, telling_of
 from service.gateway.routes import RESPONSE_PREFIX, ROUTES, STORED, Route
 from service.gateway.stored import StoredResponses, read_response_path
 from service.runtime.account import Settlement
+from service.runtime.advice import compute_retry_after_s
 from service.runtime.bypass import Bypass
+from service.runtime.guard import guard
 from service.runtime.journey import Journey, Outbound, Road
 from service.runtime.limits import RelayConfig
 from service.runtime.ports import TenantDirectory
@@ -41,14 +45,6 @@ class CorridorConfig:
     priority_step: int = 10
     salt: bytes = b""
     worker_key: bytes = b""
-
-
-class _Refused(Exception):  # noqa: N818 - a way out, not an error
-    def __init__(self, outcome: Outcome, detail: str | None = None, param: str | None = None) -> None:
-        super().__init__(outcome)
-        self.outcome = outcome
-        self.detail = detail
-        self.param = param
 
 
 class Corridor:
@@ -89,11 +85,14 @@ class Corridor:
 
     def on_head(self, exchange: Exchange) -> None:
         """A large body is announced: whoever may not send it hears so now."""
+        guard(Failing(self, exchange), "a request whose head has come", self._hear_head, exchange)
+
+    def _hear_head(self, exchange: Exchange) -> None:
         settlement = self._open(exchange)
         try:
             self._authenticate(exchange, settlement)
-            self._check_body(exchange)
-        except _Refused as refused:
+            check_body(exchange)
+        except Refused as refused:
             self._refuse(exchange, settlement, refused)
             return
         if exchange.expects_continue:
@@ -107,24 +106,39 @@ class Corridor:
                 self._serve_stored(exchange, settlement)
             else:
                 self._serve(exchange, settlement)
-        except _Refused as refused:
+        except Refused as refused:
             self._refuse(exchange, settlement, refused)
         except Exception:  # noqa: BLE001 - around one request: a fault of ours ends this one and no other
             _log.exception("request %s failed at the edge", settlement.request_id)
-            listener = exchange.listener
-            if isinstance(listener, Journey):
-                listener.on_fault()
-            else:
-                self._refuse(exchange, settlement, _Refused(Outcome.GATEWAY_FAULT))
+            self.end_at_fault(exchange)
 
     def on_body_late(self, exchange: Exchange) -> None:
         """The client was too slow to send its body."""
-        self._refuse(exchange, exchange.settlement or self._open(exchange), _Refused(Outcome.BODY_TIMEOUT))
+        guard(Failing(self, exchange), "a request whose body is late", self._end, exchange, Outcome.BODY_TIMEOUT)
 
     def on_client_gone_early(self, exchange: Exchange) -> None:
         """The client left before its request was complete."""
+        guard(Failing(self, exchange), "a request left early", self._end, exchange, Outcome.CLIENT_GONE_EARLY)
+
+    def _end(self, exchange: Exchange, outcome: Outcome) -> None:
         settlement = exchange.settlement or self._open(exchange)
-        self._road.accounts.settle(settlement, Outcome.CLIENT_GONE_EARLY, self._now())
+        if outcome is Outcome.CLIENT_GONE_EARLY:
+            self._road.accounts.settle(settlement, outcome, self._now())
+        else:
+            self._refuse(exchange, settlement, Refused(outcome))
+
+    def end_at_fault(self, exchange: Exchange) -> None:
+        """Our own code failed it."""
+        listener = exchange.listener
+        if isinstance(listener, Journey):
+            listener.on_fault()
+        else:
+            self._refuse(exchange, exchange.settlement or self._open(exchange), Refused(Outcome.GATEWAY_FAULT))
+
+    @property
+    def client_stall_s(self) -> float:
+        """How long a client may refuse to read."""
+        return self._road.relay.client_stall_s
 
     # ---------------------------------------------------------------- stages
 
@@ -139,7 +153,7 @@ class Corridor:
         named = exchange.named
         tenant = self._authenticate(exchange, settlement)
         if exchange.body_fault is not None or exchange.over_limit or b"content-encoding" in named:
-            self._check_body(exchange)
+            check_body(exchange)
         body = exchange.body
         settlement.prompt_bytes = len(body)
         extra = self._salt_of(tenant) if route.salted else b""
@@ -150,12 +164,10 @@ class Corridor:
         try:
             peeked = peek(body, route.usage_on_request, extra, route.model_required, route.bounds)
         except PeekError as error:
-            raise _Refused(Outcome.MALFORMED, error.message, error.param) from None
+            raise Refused(Outcome.MALFORMED, error.message, error.param) from None
         if peeked.stream:
             settlement.stream = True
         pinned_to = self._check(peeked, route, tenant)
-        if response_id:
-            self._stored.remember(response_id, settlement)
         tier = self.config.tiers[tenant.tier]
         budget_s = tier.queue_ttl_s or self.config.queue_ttl_s
         limit_at: float | None = None
@@ -164,7 +176,7 @@ class Corridor:
             deadline_s = read_deadline_s(named[b"x-sluice-deadline-ms"])
             if deadline_s is None:
                 message = "The header 'x-sluice-deadline-ms' must be a whole number of milliseconds."
-                raise _Refused(Outcome.MALFORMED, message, "x-sluice-deadline-ms")
+                raise Refused(Outcome.MALFORMED, message, "x-sluice-deadline-ms")
             limit_at = settlement.arrived_at + deadline_s
             budget_s = min(budget_s, deadline_s)
         if b"x-sluice-session" in named:
@@ -194,16 +206,18 @@ class Corridor:
         exchange.listener = journey = Journey(self._road, request, out, exchange, route.dialect, head, settlement)
         if limit_at is not None:
             journey.first_token_limit_at = limit_at
+        if response_id and peeked.store:
+            journey.on_answered = functools.partial(self._stored.remember, response_id, tenant.tenant_id)
         journey.start()
 
     def _serve_stored(self, exchange: Exchange, settlement: Settlement) -> None:
         """GET or cancel a stored response at the worker that made it, past queue and permits."""
         tenant = self._authenticate(exchange, settlement)
-        self._check_body(exchange)
+        check_body(exchange)
         found = read_response_path(exchange.method, exchange.raw_path)
         worker_id = None if found is None else self._stored.worker_of(found[0], tenant)
         if found is None or worker_id is None:
-            raise _Refused(Outcome.UNKNOWN_RESPONSE)
+            raise Refused(Outcome.UNKNOWN_RESPONSE)
         query = b"?" + exchange.query if exchange.query else b""
         target = b"%b /v1/responses/%b%b%b" % (exchange.method, found[0].encode(), found[1], query)
         settlement.stream = b"stream=true" in exchange.query
@@ -230,46 +244,33 @@ class Corridor:
             key = read_key(exchange.headers)
         tenant = None if key is None else self._directory.find(key)
         if tenant is None:
-            raise _Refused(Outcome.UNAUTHENTICATED)
+            raise Refused(Outcome.UNAUTHENTICATED)
         settlement.tenant_id = tenant.tenant_id
         settlement.tier = tenant.tier
         if tenant.suspended:
-            raise _Refused(Outcome.FORBIDDEN, SUSPENDED)
+            raise Refused(Outcome.FORBIDDEN, SUSPENDED)
         return tenant
-
-    def _check_body(self, exchange: Exchange) -> None:
-        if exchange.over_limit:
-            raise _Refused(Outcome.BYTES_EXHAUSTED, "Too many connections to this gateway. Try again shortly.")
-        if exchange.named.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise _Refused(Outcome.MALFORMED, "Compressed bodies are not supported: send the body as it is.")
-        if exchange.body_fault == "too_large":
-            limit = exchange.body_limit
-            raise _Refused(Outcome.TOO_LARGE, f"The request body is larger than the {limit} bytes allowed here.")
-        if exchange.body_fault == "framing":
-            raise _Refused(Outcome.MALFORMED, "The chunks of the request body are not valid HTTP/1.1.")
-        if exchange.body_fault is not None:
-            raise _Refused(Outcome.BYTES_EXHAUSTED)
 
     def _check(self, peeked: Peeked, route: Route, tenant: Tenant) -> WorkerId | None:
         """Whether the model may be used; the worker that must serve it, if only one can."""
         model = peeked.model
         if model != self.config.model and (model or route.model_required):
-            raise _Refused(Outcome.UNKNOWN_MODEL, f"The model {model[:128]!r} does not exist here.", "model")
+            raise Refused(Outcome.UNKNOWN_MODEL, f"The model {model[:128]!r} does not exist here.", "model")
         if tenant.models and self.config.model not in tenant.models:
-            raise _Refused(Outcome.FORBIDDEN, "The model is not in this tenant's contract.", "model")
+            raise Refused(Outcome.FORBIDDEN, "The model is not in this tenant's contract.", "model")
         if peeked.previous_response_id is None or not route.names_response:
             return None
         worker_id = self._stored.worker_of(peeked.previous_response_id, tenant)
         if worker_id is None:
-            raise _Refused(Outcome.UNKNOWN_RESPONSE, None, "previous_response_id")
+            raise Refused(Outcome.UNKNOWN_RESPONSE, None, "previous_response_id")
         return worker_id
 
     # ---------------------------------------------------------------- pieces
 
-    def _refuse(self, exchange: Exchange, settlement: Settlement, refused: _Refused) -> None:
+    def _refuse(self, exchange: Exchange, settlement: Settlement, refused: Refused) -> None:
         outcome = refused.outcome
         if not exchange.gone and not exchange.response_started:
-            retry_after_s = 1.0 if outcome.retryable else None
+            retry_after_s = compute_retry_after_s(settlement.arrived_at) if outcome.retryable else None
             dialect = exchange.route.dialect if exchange.route is not None else OPENAI
             status, lines, body = dialect.build_refusal(outcome, retry_after_s, refused.detail, refused.param)
             settlement.status = telling_of(outcome).status

@@ -1,5 +1,6 @@
 """The listener's limits, and what it says to bytes and connections that never become a request."""
 
+import secrets
 from dataclasses import dataclass
 
 LINGER_S = 2.0
@@ -36,13 +37,26 @@ def _build_answer(status_line: bytes, lines: bytes, message: bytes, kind: bytes,
 
 
 TOO_MANY = _build_answer(
-    b"503 Service Unavailable", b"retry-after: 1\r\nretry-after-ms: 1000\r\n",
+    b"503 Service Unavailable", b"",
     b"Too many connections to this gateway. Try again shortly.", b"server_error", b"server_overloaded",
 )  # fmt: skip
 NOT_HTTP = _build_answer(
     b"400 Bad Request", b"", b"The request is not valid HTTP/1.1.", b"invalid_request_error", b"bad_http"
 )
+FAULTY = _build_answer(
+    b"500 Internal Server Error",
+    b"",
+    b"The gateway failed. Retry; the fault is ours.",
+    b"server_error",
+    b"internal_error",
+)
 HEAD_TOO_LARGE = _build_answer(
     b"431 Request Header Fields Too Large", b"",
     b"The request line and headers are larger than this gateway allows.", b"invalid_request_error", b"head_too_large",
 )  # fmt: skip
+
+
+def mark(answer: bytes, lines: bytes) -> bytes:
+    """``answer`` with ``lines`` put first among its headers, and an id by which its client can name it."""
+    status_line, _, rest = answer.partition(b"\r\n")
+    return b"%b\r\nx-request-id: %b\r\n%b%b" % (status_line, secrets.token_hex(8).encode(), lines, rest)

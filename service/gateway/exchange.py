@@ -58,8 +58,9 @@ class Exchange:
     """What the corridor sees of one request: its head, its body within bounds, and a response to be written.
 
     Takes the place of uvicorn's cycle for corridor paths: no coroutine, no task and no event per request, no check
-    of headers that we render ourselves. ``body_fault`` is why the body was not kept: ``too_large``, ``budget`` or
-    ``framing``. ``announced``: its body is large or of unknown size, so the corridor hears of it before it comes.
+    of headers that we render ourselves. ``body_fault`` is why the body was not kept: ``too_large``, ``budget``,
+    ``framing``, or ``ours`` for a fault of our own code. ``announced``: its body is large or of unknown size, so the
+    corridor hears of it before it comes.
     """
 
     __slots__ = (

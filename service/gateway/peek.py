@@ -35,6 +35,7 @@ class Peeked:
     previous_response_id: str | None
     strip_usage: bool
     parts: Sequence[bytes | memoryview]
+    store: bool = True
 
 
 def peek(
@@ -77,7 +78,10 @@ def peek(
                 strip_usage = True
                 fields["stream_options"] = msgspec.Raw(options)
                 return _peeked(fields, model, bound, stream, strip_usage, _render(fields, extra))
-    if _STRIPPED.isdisjoint(fields):
+    if not stream and "stream_options" in fields:  # workers refuse them there
+        del fields["stream_options"]
+        parts = _render(fields, extra)
+    elif _STRIPPED.isdisjoint(fields):
         parts = _splice(body, extra, empty=not fields)
     else:
         parts = _render(fields, extra)
@@ -94,6 +98,8 @@ def _peeked(
 ) -> Peeked:
     tier = _string(fields, "service_tier") if "service_tier" in fields else None
     previous = _string(fields, "previous_response_id") if "previous_response_id" in fields else None
+    if "store" in fields:  # whatever else stands there is the worker's to refuse
+        return Peeked(model, stream, bound, tier, previous, strip_usage, parts, bytes(fields["store"]) != b"false")
     return Peeked(model, stream, bound, tier, previous, strip_usage, parts)
 
 
@@ -157,6 +163,7 @@ def _boolean(fields: Mapping[str, msgspec.Raw], name: str) -> bool:
 
 
 def _bound(fields: Mapping[str, msgspec.Raw], names: Sequence[str]) -> int | None:
+    first: int | None = None
     for name in names:
         if name in fields:
             value = _value(fields, name)
@@ -168,8 +175,9 @@ def _bound(fields: Mapping[str, msgspec.Raw], names: Sequence[str]) -> int | Non
                 value = int(value)
             if not -_INT64_MAX - 1 <= value <= _INT64_MAX:
                 raise PeekError(f"The field {name!r} does not fit in 64 bits.", name)
-            return max(value, 0)
-    return None
+            if first is None:
+                first = max(value, 0)
+    return first
 
 
 def _options(fields: Mapping[str, msgspec.Raw]) -> bytes | None:

@@ -74,6 +74,9 @@ TELLINGS: dict[Outcome, Telling | None] = {
     ),
     Outcome.STREAM_STALLED: Telling(504, _SERVER, "deadline_exceeded", "The worker stopped answering. Retry."),
     Outcome.STREAM_BROKEN: Telling(502, _SERVER, "worker_failed", "The worker failed while it answered. Retry."),
+    Outcome.CLIENT_DEADLINE: Telling(
+        504, _SERVER, "deadline_exceeded", "No answer began before the request's own deadline, x-sluice-deadline-ms."
+    ),
     Outcome.DRAIN_CUT: Telling(
         503, _SERVER, "draining", "The gateway shut down before the answer was complete. Retry."
     ),

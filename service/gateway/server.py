@@ -14,6 +14,7 @@ from service.gateway.connection import ClientConnection, CorridorEntry
 from service.gateway.edge import HEAD_MAX_BYTES, HEAD_TOO_LARGE, NOT_HTTP, EdgeConfig
 from service.gateway.exchange import ByteBudget, Exchange
 from service.gateway.target import build_scope, strip_authority
+from service.runtime.guard import contain
 
 __all__ = ["CorridorEntry", "EdgeConfig", "EdgeProtocol", "build_protocol_factory"]
 
@@ -32,6 +33,9 @@ class EdgeProtocol(ClientConnection):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._ignore_upgrade(data[upgrade.args[0] :])
+            return
+        except httptools.HttpParserCallbackError as error:
+            contain(self, "reading a request", error.__context__ or error)
             return
         except httptools.HttpParserError:
             self._refuse_bytes(NOT_HTTP)
@@ -82,6 +86,12 @@ class EdgeProtocol(ClientConnection):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
+        if self.flow.write_paused:
+            self._hold()
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
         if self.flow.read_paused:
             self.flow.resume_reading()
         if self.pipeline:
@@ -89,7 +99,9 @@ class EdgeProtocol(ClientConnection):
             self._serving = cycle
             self._start_asgi_task(cycle, app)
         elif self._in_head:
-            self._due_at = self.loop.time() + self._edge.keep_alive_s
+            self._due_at = self.loop.time() + (self._edge.head_timeout_s if self._mid else self._edge.keep_alive_s)
+        elif self._due_at is None:  # reading was held in the middle of a body
+            self._due_at = self.loop.time() + self._edge.body_timeout_s
 
     def on_headers_complete(self) -> None:
         """The head is complete: choose the corridor or the ordinary way."""
@@ -163,7 +175,8 @@ class EdgeProtocol(ClientConnection):
         )
 
     def _follow(self, cycle: RequestResponseCycle | Exchange) -> None:
-        """Start ``cycle``, or let it wait behind a request that the client pipelined before it."""
+        """Start ``cycle``, or let it wait behind a request that the client pipelined before it, or until the client has
+        read what it was answered."""
         existing: Any = self.cycle
         self.cycle = cast("RequestResponseCycle", cycle)
         if existing is not None and not existing.response_complete:
@@ -171,6 +184,9 @@ class EdgeProtocol(ClientConnection):
             if not self.pipeline:
                 self._serving = existing
             self.pipeline.appendleft((self.cycle, self.app))
+        elif self.flow.write_paused:
+            self.pipeline.appendleft((self.cycle, self.app))
+            self._hold()
         elif type(cycle) is not Exchange:
             super()._start_asgi_task(self.cycle, self.app)
 
@@ -186,7 +202,10 @@ class EdgeProtocol(ClientConnection):
                 self._corridor.on_head(cycle)
 
     def _serve_waited(self, cycle: Exchange) -> None:
-        if not cycle.disconnected:
+        if self.flow.write_paused:
+            self.pipeline.append((cast("RequestResponseCycle", cycle), self.app))
+            self._hold()
+        elif not cycle.disconnected:
             self._corridor.on_request(cycle)
 
     def on_body(self, body: bytes) -> None:
@@ -212,7 +231,11 @@ class EdgeProtocol(ClientConnection):
             self.transport.close()
         else:
             cycle.more_body = False
-            if not self._waits(cycle):
+            if self.flow.write_paused:
+                if not self._waits(cycle):
+                    self.pipeline.appendleft((self.cycle, self.app))
+                    self._hold()
+            elif not self._waits(cycle):
                 self._corridor.on_request(cycle)
 
 

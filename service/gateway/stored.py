@@ -3,28 +3,42 @@
 from collections import OrderedDict
 
 from service.domain.tenant import Tenant
-from service.domain.units import WorkerId
-from service.runtime.account import Settlement
+from service.domain.units import TenantId, WorkerId
 
 _KEPT = 65536
+_KEPT_PER_TENANT = 4096
+"""Guesses: some hundred bytes each, so about 20 MB in all, and no tenant can make the others' be forgotten alone."""
 
 
 class StoredResponses:
-    """The last responses by their id; the oldest are forgotten. A response is its tenant's own and nobody else's."""
+    """The last responses by their id, of each tenant and of all; the oldest are forgotten. A response is its tenant's
+    own and nobody else's."""
 
     def __init__(self) -> None:
-        self._made: OrderedDict[str, Settlement] = OrderedDict()
+        self._made: OrderedDict[str, tuple[TenantId, WorkerId]] = OrderedDict()
+        self._of: dict[TenantId, OrderedDict[str, None]] = {}
 
-    def remember(self, response_id: str, settlement: Settlement) -> None:
-        """Note who makes it; the settlement knows its worker once it is dispatched."""
-        self._made[response_id] = settlement
-        if len(self._made) > _KEPT:
-            self._made.popitem(last=False)
+    def remember(self, response_id: str, tenant_id: TenantId, worker_id: WorkerId) -> None:
+        """Note who made it, once its answer has begun: no client knows its id before."""
+        self._made[response_id] = tenant_id, worker_id
+        own = self._of.setdefault(tenant_id, OrderedDict())
+        own[response_id] = None
+        if len(own) > _KEPT_PER_TENANT:
+            self._forget(next(iter(own)))
+        elif len(self._made) > _KEPT:
+            self._forget(next(iter(self._made)))
+
+    def _forget(self, response_id: str) -> None:
+        tenant_id, _ = self._made.pop(response_id)
+        own = self._of[tenant_id]
+        del own[response_id]
+        if not own:
+            del self._of[tenant_id]
 
     def worker_of(self, response_id: str, tenant: Tenant) -> WorkerId | None:
         """The worker that holds it, if it is the tenant's own."""
-        settlement = self._made.get(response_id)
-        return settlement.worker_id if settlement is not None and settlement.tenant_id == tenant.tenant_id else None
+        tenant_id, worker_id = self._made.get(response_id, (None, None))
+        return worker_id if tenant_id == tenant.tenant_id else None
 
 
 def read_response_path(method: bytes, path: bytes) -> tuple[str, bytes] | None:

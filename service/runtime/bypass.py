@@ -7,6 +7,7 @@ from service.domain.outcome import Outcome
 from service.domain.units import RequestId, WorkerId
 from service.flow.config import Reconfigured
 from service.flow.failure import outcome_of
+from service.runtime.advice import compute_retry_after_s
 from service.runtime.driver import Passenger
 
 
@@ -36,6 +37,7 @@ class Bypass:
         self._worker_id = worker_id
         self._driver = driver
         self._passenger: Passenger | None = None
+        self._arrived_at = 0.0
 
     def board(self, request_id: RequestId, passenger: Passenger) -> None:
         """Remember the request."""
@@ -53,13 +55,14 @@ class Bypass:
             return
         match event:
             case RequestArrived():
+                self._arrived_at = event.request.arrived_at
                 self._passenger.on_dispatch(self._worker_id, 1)
             case AttemptFailed():
                 self._passenger.on_refuse(outcome_of(event.cause), self._advice(event))
             case _:
                 pass
 
-    @staticmethod
-    def _advice(event: AttemptFailed) -> float | None:
+    def _advice(self, event: AttemptFailed) -> float | None:
+        """The worker's own wish is never cut short."""
         outcome: Outcome = outcome_of(event.cause)
-        return (event.retry_after_s or 1.0) if outcome.retryable else None
+        return compute_retry_after_s(self._arrived_at, event.retry_after_s or 1.0) if outcome.retryable else None

@@ -15,6 +15,7 @@ from service.domain.request import Request
 from service.domain.units import WorkerId
 from service.domain.value import value
 from service.runtime.account import Accounts, Settlement
+from service.runtime.advice import compute_retry_after_s
 from service.runtime.bypass import Dispatcher
 from service.runtime.limits import RelayConfig
 from service.runtime.ports import ClientStream, Clock, Dialect, Later, StreamTap, WorkerCall, WorkerTransport
@@ -154,8 +155,7 @@ class Ending:
             self._client.cut()
 
     def _retry_after_s(self) -> float:
-        """A second and a bit: the moment of arrival spreads those that are sent away together."""
-        return 1.0 + self.request.arrived_at % 1.0
+        return compute_retry_after_s(self.request.arrived_at)
 
     # ---------------------------------------------------------------- ways out
 

@@ -5,6 +5,8 @@ the abort. Nothing here awaits: the core's orders, the worker's bytes, the clien
 the time are all plain calls on the loop. How it ends is told in :mod:`service.runtime.ending`.
 """
 
+from collections.abc import Callable
+
 from service.domain.event import FailureCause, FirstTokenSeen, RequestArrived
 from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
@@ -22,16 +24,20 @@ _EVENT_STREAM = b"content-type: text/event-stream; charset=utf-8\r\n"
 class Journey(Ending):
     """One request under way. ``start`` sets it off; from then on it is called, and ends exactly once.
 
-    ``first_token_limit_at`` is the client's own deadline, if it gave one.
+    ``first_token_limit_at`` is the client's own deadline, if it gave one. ``on_answered`` hears which worker's answer
+    goes to the client, when it begins.
     """
 
     paused_at: float | None = None
     first_token_limit_at: float | None = None
+    on_answered: Callable[[WorkerId], None] | None = None
 
     def start(self) -> None:
         """Ask to be admitted."""
         self._road.driver.board(self.request.request_id, self)
-        self.settlement.admitted_at = self._now()
+        self.settlement.admitted_at = now = self._now()
+        if self._client.paused:  # it was told so before, and will not be told again
+            self.paused_at = now
         self._road.driver.submit(RequestArrived(self.request))
 
     # ---------------------------------------------------------------- orders of the core
@@ -71,6 +77,8 @@ class Journey(Ending):
         """Commit the head, unless a heartbeat did, and send the first bytes. No other worker will get the body now."""
         self._out = None
         self._client.release()
+        if self.on_answered is not None and self.settlement.worker_id is not None:
+            self.on_answered(self.settlement.worker_id)
         if not self.head_sent:
             self._commit(200, headers, None if self.stream else length)
         self._client.write(data)
@@ -158,6 +166,8 @@ class Journey(Ending):
                 self._give_up(Outcome.CLIENT_STALLED)
             case Due.WORKER_SILENT:
                 self._leave_worker(FailureCause.TIMEOUT)
+            case Due.CLIENT_DEADLINE:
+                self._break(Outcome.CLIENT_DEADLINE, PermitEnding.IGNORED)
             case Due.HEARTBEAT:
                 if not self.head_sent:
                     self._commit(200, _EVENT_STREAM, None)

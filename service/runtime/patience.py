@@ -16,6 +16,9 @@ class Due(Enum):
     WORKER_SILENT = "worker_silent"
     """The worker has yielded nothing for too long."""
 
+    CLIENT_DEADLINE = "client_deadline"
+    """The client's own deadline has passed and nothing of an answer has come: says nothing about the worker."""
+
     HEARTBEAT = "heartbeat"
     """A stream has been silent long enough for a comment."""
 
@@ -70,13 +73,22 @@ def find_due(journey: Watched, limits: RelayConfig, now: float) -> Due | None:
     if journey.paused_at is not None:  # then the worker is held back and cannot be blamed
         return Due.CLIENT_STALLED if now >= journey.paused_at + limits.client_stall_s else None
     relay = journey.relay
-    if relay is not None and now >= _silent_limit_at(journey, relay, limits):
-        return Due.WORKER_SILENT
+    if relay is not None:
+        if now >= _silent_limit_at(journey, relay, limits):
+            return Due.WORKER_SILENT
+        limit_at = journey.first_token_limit_at
+        if limit_at is not None and now >= limit_at and not _has_begun(journey, relay):
+            return Due.CLIENT_DEADLINE
     if journey.stream and journey.settlement.first_token_at is None and not _mid_event(journey.tap):
         every_s = limits.heartbeat_every_s if journey.head_sent else limits.heartbeat_after_s
         if now >= journey.last_sent_at + every_s:
             return Due.HEARTBEAT
     return None
+
+
+def _has_begun(journey: Watched, relay: Answer) -> bool:
+    """Whether the client has its first token; of a whole answer, its first byte."""
+    return journey.settlement.first_token_at is not None if journey.stream else relay.started
 
 
 def _mid_event(tap: Tap | None) -> bool:
@@ -89,6 +101,5 @@ def _silent_limit_at(journey: Watched, relay: Answer, limits: RelayConfig) -> fl
     if not journey.stream:
         return dispatched_at + limits.whole_s
     if journey.settlement.first_token_at is None or relay.last_byte_at is None:
-        limit_at = dispatched_at + limits.first_token_s
-        return limit_at if journey.first_token_limit_at is None else min(limit_at, journey.first_token_limit_at)
+        return dispatched_at + limits.first_token_s
     return relay.last_byte_at + limits.inter_token_s

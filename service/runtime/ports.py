@@ -1,4 +1,8 @@
-"""What the shell needs from the outside: six small protocols, satisfied structurally by adapters."""
+"""What the shell needs from the outside: nine small protocols, satisfied structurally by adapters.
+
+``Clock``, ``TenantDirectory`` and ``Observer`` stand for the house; ``ClientStream`` and ``Dialect`` for the client's
+side; ``WorkerTransport``, ``WorkerCall``, ``ReplySink`` and ``StreamTap`` for the worker's.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol

@@ -330,7 +330,7 @@ async def test_d26_keys_appear_nowhere(caplog, level, monkeypatch):
 async def test_d26_fails_with_a_refusal_that_quotes_the_key(monkeypatch):
     class Naive(MemoryDirectory):
         def find(self, key):
-            raise corridor_module._Refused(corridor_module.Outcome.UNAUTHENTICATED, f"Unknown key {key.decode()}")
+            raise corridor_module.Refused(corridor_module.Outcome.UNAUTHENTICATED, f"Unknown key {key.decode()}")
 
     monkeypatch.setattr("tests.support.gateway.MemoryDirectory", Naive)
     async with running_gateway() as gateway:

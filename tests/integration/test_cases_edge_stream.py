@@ -175,7 +175,8 @@ async def test_d07_usage_is_learned_and_shown_only_to_who_asked(name, path):
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/responses", "/v1/messages"])
 async def test_d07_nothing_is_asked_for_when_nothing_streams(path):
-    for fields in ({}, {"stream": False}, {"stream": None}):
+    options = {"stream_options": {"include_usage": True}}
+    for fields in ({}, {"stream": False}, {"stream": None}, options, {"stream": False, **options}):
         async with ScriptedWorker([WHOLE]) as worker, running_gateway([worker.port]) as gateway:
             await ask(gateway, chat(model=MODEL, **fields), path)
             (settlement,) = await gateway.settled(1)

@@ -2,6 +2,7 @@
 # ruff: noqa: SIM117 - a worker, its gateway, a client: each opened in front of the one before
 
 import asyncio
+import math
 import socket
 
 import anthropic
@@ -10,6 +11,7 @@ import pytest
 
 from service.flow.config import FlowConfig
 from service.runtime import journey as journey_room
+from service.runtime import patience
 from service.runtime.limits import RelayConfig
 from service.workers.pool import PoolConfig
 from tests.support.gateway import KEY, MODEL, running_gateway
@@ -121,7 +123,7 @@ async def test_d22_failures_after_a_heartbeat_are_events():
             assert settlement.outcome.label == "worker_busy"
 
 
-async def test_d22_gaps_below_the_limit_survive_and_above_it_end():
+async def gaps_below_the_limit_survive_and_above_it_end():
     async def gap(seat):
         seat.begin()
         seat.say(ROLE, token("a"))
@@ -144,8 +146,11 @@ async def test_d22_gaps_below_the_limit_survive_and_above_it_end():
         gateway.check_nothing_is_held()
 
 
-@pytest.mark.parametrize("body", [STREAM, WHOLE], ids=["stream", "whole"])
-async def test_d22_a_worker_that_never_answers_harms_nobody_else(body):
+async def test_d22_gaps_below_the_limit_survive_and_above_it_end():
+    await gaps_below_the_limit_survive_and_above_it_end()
+
+
+async def a_worker_that_never_answers_harms_nobody_else(body):
     async def script(seat):
         await (silent if b"stuck" in seat.body else serve)(seat)
 
@@ -161,6 +166,11 @@ async def test_d22_a_worker_that_never_answers_harms_nobody_else(body):
             await asyncio.wait_for(seat.closed.wait(), 2.0)
         assert len(worker.seats) == 6
         gateway.check_nothing_is_held()
+
+
+@pytest.mark.parametrize("body", [STREAM, WHOLE], ids=["stream", "whole"])
+async def test_d22_a_worker_that_never_answers_harms_nobody_else(body):
+    await a_worker_that_never_answers_harms_nobody_else(body)
 
 
 async def test_d22_a_stored_response_that_never_comes():
@@ -263,15 +273,20 @@ async def test_d22_the_anthropic_client_raises_its_own_exception_at_an_error_eve
                 [one async for one in stream]
 
 
-async def test_d22_the_clients_deadline_ends_a_long_prefill():
+async def the_clients_deadline_ends_a_long_prefill(body):
     async with ScriptedWorker(silent) as worker, running_gateway([worker.port]) as gateway:
         async with await RawClient.connect(gateway.port) as client:
-            answer = await client.ask("POST", PATH, STREAM, [*AUTH, "x-sluice-deadline-ms: 200"])
+            answer = await client.ask("POST", PATH, body, [*AUTH, "x-sluice-deadline-ms: 200"])
             assert answer.status == 504
         gateway.check_nothing_is_held()
 
 
-async def test_d22_a_client_that_reads_keeps_its_stream_however_long():
+@pytest.mark.parametrize("body", [STREAM, WHOLE], ids=["stream", "whole"])
+async def test_d22_the_clients_deadline_ends_a_long_prefill(body):
+    await the_clients_deadline_ends_a_long_prefill(body)
+
+
+async def a_client_that_reads_keeps_its_stream_however_long():
     limits = RelayConfig(first_token_s=0.2, inter_token_s=0.2, client_stall_s=0.2, whole_s=0.2)
     async with ScriptedWorker(drip) as worker, running_gateway([worker.port], relay=limits) as gateway:
         async with await RawClient.connect(gateway.port) as client:
@@ -281,3 +296,51 @@ async def test_d22_a_client_that_reads_keeps_its_stream_however_long():
                 assert await client.chunk()
         await gateway.settled(1)
         assert gateway.ledger.outcomes == ["client_gone"]
+
+
+async def test_d22_a_client_that_reads_keeps_its_stream_however_long():
+    await a_client_that_reads_keeps_its_stream_however_long()
+
+
+# ---------------------------------------------------------------- seen to fail
+
+
+def no_limits(journey, relay, limits):
+    return math.inf
+
+
+def no_first_token_limit(journey, relay, limits):
+    return math.inf if relay.last_byte_at is None else relay.last_byte_at + limits.inter_token_s
+
+
+def no_inter_token_limit(journey, relay, limits):
+    return math.inf if relay.started else journey.settlement.dispatched_at + limits.first_token_s
+
+
+def one_limit_for_all(journey, relay, limits):
+    return journey.settlement.dispatched_at + limits.first_token_s
+
+
+@pytest.mark.parametrize(
+    ("case", "naive"),
+    [
+        (lambda: a_worker_that_never_answers_harms_nobody_else(STREAM), no_first_token_limit),
+        (lambda: a_worker_that_never_answers_harms_nobody_else(WHOLE), no_limits),
+        (gaps_below_the_limit_survive_and_above_it_end, no_inter_token_limit),
+        (gaps_below_the_limit_survive_and_above_it_end, one_limit_for_all),
+        (a_client_that_reads_keeps_its_stream_however_long, one_limit_for_all),
+    ],
+    ids=["first token", "whole", "inter token", "one limit, gaps", "one limit, long stream"],
+)
+async def test_d22_phases_are_seen_to_fail(case, naive, monkeypatch):
+    monkeypatch.setattr(patience, "_silent_limit_at", naive)
+    with pytest.raises((AssertionError, KeyError, TimeoutError)):
+        async with asyncio.timeout(3.0):
+            await case()
+
+
+async def test_d22_the_clients_deadline_is_seen_to_fail(monkeypatch):
+    monkeypatch.setattr(patience, "_has_begun", lambda *_: True)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1.0):
+            await the_clients_deadline_ends_a_long_prefill(WHOLE)

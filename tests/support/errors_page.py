@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from service.domain.outcome import Fault, Outcome
-from service.gateway.edge import HEAD_TOO_LARGE, NOT_HTTP, TOO_MANY
+from service.gateway.edge import FAULTY, HEAD_TOO_LARGE, NOT_HTTP, TOO_MANY
 from service.gateway.responses import TELLINGS, shape_anthropic
 
 PAGE = Path(__file__).parents[2] / "deploy" / "ERRORS.md"
@@ -31,6 +31,9 @@ OUTRO = """
 A worker's own refusal (4xx, `worker_refused`) keeps its status and body; if it is no error object its words are put
 into our shape. A worker's 429 or 503 (`worker_busy`) keeps its status. Its 401, 403 and 5xx are our fault: 502.
 
+`client_deadline` is excluded from the SLA: nobody promised what `x-sluice-deadline-ms` asks for, and a client could
+spend any error budget with it. It says nothing about the worker either, whose breaker does not hear of it.
+
 Said before there is a request, always in OpenAI's shape, with the connection closed:
 
 | status | when |
@@ -53,7 +56,7 @@ def render_row(outcome: Outcome) -> str:
 def render_page() -> str:
     raw = (NOT_HTTP, "the bytes are not HTTP/1.1"), (HEAD_TOO_LARGE, "request line and headers exceed 64 KiB"), (
         TOO_MANY, "there are too many connections and none that is silent"
-    )  # fmt: skip
+    ), (FAULTY, "our own code failed before there was a request")  # fmt: skip
     canned = [f"| {answer.split(b' ', 2)[1].decode()} | {when} |\n" for answer, when in raw]
     return INTRO + "".join(map(render_row, Outcome)) + OUTRO + "".join(canned)
 

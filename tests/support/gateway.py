@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from service.domain.event import WorkerHealthChanged, WorkerJoined
@@ -99,6 +99,7 @@ async def running_gateway(
     pool: PoolConfig | None = None,
     cors: CorsPolicy | None = None,
     sweep_s: float = 0.02,
+    ready: Callable[[], str | None] = lambda: None,
 ) -> AsyncIterator[TestGateway]:
     """Serve on a free loopback port until the block ends; sweeps run every ``sweep_s``."""
     loop = asyncio.get_running_loop()
@@ -120,7 +121,7 @@ async def running_gateway(
     )
     policy = cors or CorsPolicy()
     corridor = Corridor(road, directory, CorridorConfig(MODEL, TIERS, salt=b"test"), policy)
-    rest = build_rest(lambda: [{"id": MODEL, "object": "model"}], lambda: None)
+    rest = build_rest(lambda: [{"id": MODEL, "object": "model"}], ready)
     factory, state = build_protocol_factory(Guard(rest, directory, policy), edge or EdgeConfig(), corridor, loop)
     server = await loop.create_server(factory, "127.0.0.1", 0, backlog=1024)
     gateway = TestGateway(

@@ -57,6 +57,7 @@ async def serve(options):
         count = options["descriptors"]
         resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
         bounded = bound_connections(edge.connections_max, edge.connections_reserve, count)
+        bounded = edge.connections_max if options.get("unbounded") else bounded
         edge = EdgeConfig(**{**options.get("edge", {}), "connections_max": bounded})
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
@@ -113,6 +114,10 @@ class GatewayProcess:
         """Figures since the last look."""
         self._child.stdin.write(b"look\n")
         return json.loads(await asyncio.wait_for(self._child.stdout.readline(), 30))
+
+    def cpu_s(self):
+        """CPU seconds of its loop's thread so far: however busy the machine is, nobody else's are in it."""
+        return int(Path(f"/proc/{self._child.pid}/schedstat").read_text().split()[0]) / 1e9
 
     @property
     def descriptors(self):

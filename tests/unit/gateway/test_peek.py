@@ -114,12 +114,10 @@ def check(condition):
 
 
 def expect_bound(whole):
-    for name in ("max_completion_tokens", "max_tokens"):
-        value = whole.get(name)
-        if value is not None:
-            check(type(value) in (int, float) and value == int(value) and -INT64 <= value < INT64)
-            return max(int(value), 0)
-    return None
+    given = [whole[name] for name in ("max_completion_tokens", "max_tokens") if whole.get(name) is not None]
+    for value in given:
+        check(type(value) in (int, float) and value == int(value) and -INT64 <= value < INT64)
+    return max(int(given[0]), 0) if given else None
 
 
 def expect(body, usage_on_request):
@@ -131,6 +129,8 @@ def expect(body, usage_on_request):
     bound = expect_bound(whole)
     rendered = {key: value for key, value in whole.items() if key not in _STRIPPED}
     strip = False
+    if not whole.get("stream"):
+        rendered.pop("stream_options", None)
     if whole.get("stream") and usage_on_request:
         asked = whole.get("stream_options")
         check(isinstance(asked, dict | None))
@@ -152,6 +152,8 @@ def expect(body, usage_on_request):
 @example(b'{ "model" : "m" , "max_tokens" : 1.0e1 }', False)
 @example(b'{"model":"m","max_tokens":9223372036854775807}', False)
 @example(b'{"model":"m","max_tokens":9223372036854775808}', False)
+@example(b'{"model":"m","max_completion_tokens":5,"max_tokens":9223372036854775808}', False)
+@example(b'{"model":"m","stream":false,"stream_options":{"include_usage":true}}', True)
 def test_peek_agrees_with_json_loads(body, usage_on_request):
     try:
         model, stream, bound, strip, rendered = expect(body, usage_on_request)

@@ -3,7 +3,7 @@
 import pytest
 
 from service.domain.tenant import Tenant
-from service.domain.units import RequestId, TenantId, TierName, WorkerId
+from service.domain.units import TenantId, TierName, WorkerId
 from service.gateway.auth import KEY_PREFIX, MemoryDirectory, hash_key, new_key, read_key
 from service.gateway.cors import CorsPolicy
 from service.gateway.exchange import ByteBudget
@@ -11,7 +11,6 @@ from service.gateway.headers import is_sane_id, read_connection_names, read_dead
 from service.gateway.routes import ROUTES
 from service.gateway.stored import StoredResponses, read_response_path
 from service.gateway.target import build_scope, strip_authority
-from service.runtime.account import Settlement
 
 ACME = Tenant(TenantId("acme"), TierName("default"))
 
@@ -61,12 +60,29 @@ def test_origins():
 
 def test_a_stored_response_is_its_tenants_own():
     stored = StoredResponses()
-    settlement = Settlement(RequestId("r"), "responses", 0.0)
-    settlement.tenant_id, settlement.worker_id = TenantId("acme"), WorkerId("w")
-    stored.remember("resp_1", settlement)
+    stored.remember("resp_1", TenantId("acme"), WorkerId("w"))
     assert stored.worker_of("resp_1", ACME) == "w"
     assert stored.worker_of("resp_1", Tenant(TenantId("other"), TierName("default"))) is None
     assert stored.worker_of("resp_2", ACME) is None
+
+
+def test_one_tenants_responses_are_bounded_and_so_are_all(monkeypatch):
+    monkeypatch.setattr("service.gateway.stored._KEPT_PER_TENANT", 3)
+    monkeypatch.setattr("service.gateway.stored._KEPT", 5)
+    stored = StoredResponses()
+    other = Tenant(TenantId("other"), TierName("default"))
+    stored.remember("mine", ACME.tenant_id, WorkerId("w"))
+    for i in range(100):
+        stored.remember(f"resp_{i}", other.tenant_id, WorkerId("w"))
+    assert stored.worker_of("mine", ACME) == "w"
+    assert [i for i in range(100) if stored.worker_of(f"resp_{i}", other)] == [97, 98, 99]
+    for i in range(3):
+        stored.remember(f"third_{i}", TenantId("third"), WorkerId("w"))
+    assert stored.worker_of("mine", ACME) is None
+    assert stored.worker_of("resp_97", other) is None
+    assert stored.worker_of("resp_98", other) == "w"
+    assert len(stored._made) == 5
+    assert set(stored._of) == {"other", "third"}
 
 
 @pytest.mark.parametrize(

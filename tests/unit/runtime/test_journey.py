@@ -4,18 +4,28 @@ import random
 
 import pytest
 
-from service.domain.event import AttemptFailed, FailureCause, RequestArrived, WorkerHealthChanged, WorkerJoined
-from service.domain.outcome import Outcome
+from service.domain.event import (
+    AttemptFailed,
+    FailureCause,
+    PermitEnded,
+    RequestArrived,
+    WorkerHealthChanged,
+    WorkerJoined,
+)
+from service.domain.outcome import Fault, Outcome
+from service.domain.permit import PermitEnding
 from service.flow.config import FlowConfig
 from service.flow.controller import FlowController
 from service.gateway.responses import MESSAGES, OPENAI
 from service.gateway.sse import EventTap
 from service.runtime.account import Accounts, Settlement
+from service.runtime.advice import compute_retry_after_s
 from service.runtime.bypass import Bypass
 from service.runtime.driver import Driver
 from service.runtime.guard import guard
 from service.runtime.journey import Journey, Outbound, Road
 from service.runtime.limits import RelayConfig
+from service.workers.suspicion import TROUBLE
 from tests.support.flow import build_request
 from tests.support.loop import FakeLoop
 from tests.support.scripted_worker import ROLE, USAGE, event, token
@@ -24,6 +34,8 @@ from tests.support.walk import SSE
 
 class Client:
     """Keeps what it is sent, in order."""
+
+    paused = False
 
     def __init__(self):
         self.log = []
@@ -178,7 +190,7 @@ def test_the_clients_own_deadline_and_the_silence_between_tokens():
     stand.journey.first_token_limit_at = 0.5
     stand.start()
     stand.sweep(0.3)
-    assert stand.outcome is Outcome.FIRST_TOKEN_TIMEOUT
+    assert stand.outcome is Outcome.CLIENT_DEADLINE
     stand = Stand()
     sink = stand.start()
     sink.on_head(200, SSE)
@@ -186,6 +198,59 @@ def test_the_clients_own_deadline_and_the_silence_between_tokens():
     stand.sweep(1.1)
     assert stand.outcome is Outcome.STREAM_STALLED
     assert stand.client.body.endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_the_clients_own_deadline_says_nothing_about_the_worker(stream):
+    stand = Stand(stream)
+    stand.journey.first_token_limit_at = 0.5
+    sink = stand.start()
+    sink.on_head(200, SSE if stream else [])
+    sink.on_body(event(ROLE))
+    heard = []
+    handle = stand.driver._controller.handle
+    stand.driver._controller.handle = lambda event, now: heard.append(event) or handle(event, now)
+    stand.sweep(0.24)
+    assert stand.settled == []
+    stand.sweep(0.02)
+    assert stand.outcome is Outcome.CLIENT_DEADLINE
+    assert Outcome.CLIENT_DEADLINE not in TROUBLE
+    assert Outcome.CLIENT_DEADLINE.fault is Fault.CLIENT
+    assert stand.client.begun[0] == 504
+    assert heard == [PermitEnded("r", PermitEnding.IGNORED, None)]
+    assert stand.calls[0].log == ["abort"]
+    assert not stand.driver.stats().workers[0].resting
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_what_began_before_the_clients_own_deadline_goes_on(stream):
+    stand = Stand(stream)
+    stand.journey.first_token_limit_at = 0.5
+    sink = stand.start()
+    sink.on_head(200, SSE if stream else [])
+    sink.on_body(event(token()) if stream else b"x" * 400)
+    stand.sweep(0.5)
+    assert stand.settled == []
+
+
+def test_a_client_that_was_slow_before_holds_its_worker_from_the_first():
+    stand = Stand()
+    stand.client.paused = True
+    stand.start()
+    assert stand.calls[0].log == ["pause"]
+    stand.sweep(1.1)
+    assert stand.outcome is Outcome.CLIENT_STALLED
+
+
+def test_whoever_asks_hears_whose_answer_began():
+    stand = Stand()
+    told = []
+    stand.journey.on_answered = told.append
+    sink = stand.start()
+    sink.on_head(200, SSE)
+    assert told == []
+    sink.on_body(event(token()) + event(token()))
+    assert told == ["w"]
 
 
 def test_a_slow_client_is_not_its_workers_fault():
@@ -263,7 +328,7 @@ def test_the_drain_cut_in_every_state():
     queued.journey.start()
     queued.journey.on_drain_cut()
     assert queued.outcome is Outcome.DRAINING
-    assert b"retry-after-ms: 1250" in queued.client.log[0][1]
+    assert b"retry-after-ms: %d\r\n" % (compute_retry_after_s(0.25) * 1000) in queued.client.log[0][1]
 
 
 @pytest.mark.parametrize("state", ["queued", "silent", "streaming", "whole"])
@@ -361,15 +426,28 @@ def test_the_bypass_dispatches_once_and_is_swept():
             told.append("sweep")
 
     bypass.board("x", Passenger())
-    bypass.submit(RequestArrived(build_request("x")))
+    bypass.submit(RequestArrived(build_request("x", arrived_at=4.25)))
     stand.driver.sweep()
     bypass.submit(AttemptFailed("x", FailureCause.BUSY, 7.0))
     bypass.submit(AttemptFailed("x", FailureCause.BROKEN))
     bypass.submit(WorkerJoined("w"))
     bypass.alight("x")
     bypass.submit(RequestArrived(build_request("x")))
-    assert told == [("w", 1), "sweep", (Outcome.WORKER_BUSY, 7.0), (Outcome.WORKER_FAILED, 1.0)]
+    assert told == [
+        ("w", 1),
+        "sweep",
+        (Outcome.WORKER_BUSY, compute_retry_after_s(4.25, 7.0)),
+        (Outcome.WORKER_FAILED, compute_retry_after_s(4.25)),
+    ]
     assert stand.driver.travelling == 0
+
+
+def test_advice_to_those_sent_away_together_is_spread_and_never_too_early():
+    burst = [compute_retry_after_s(5e5 + i * 1e-4, 3.0) for i in range(100)]
+    assert min(burst) >= 3.0
+    assert max(burst) < 4.0
+    tenths = [int(one * 10) for one in burst]
+    assert max(map(tenths.count, range(30, 40))) <= 15
 
 
 def test_a_settlement_closes_once_and_knows_its_times():
