@@ -117,9 +117,9 @@ class Corridor:
             else:
                 self._refuse(exchange, settlement, _Refused(Outcome.GATEWAY_FAULT))
 
-    def on_body_late(self, exchange: Exchange) -> None:
-        """The client was too slow to send its body."""
-        self._refuse(exchange, exchange.settlement or self._open(exchange), _Refused(Outcome.BODY_TIMEOUT))
+    def on_body_missing(self, exchange: Exchange, outcome: Outcome) -> None:
+        """The client was too slow to send its body, or the gateway goes away before it is here."""
+        self._refuse(exchange, exchange.settlement or self._open(exchange), _Refused(outcome))
 
     def on_client_gone_early(self, exchange: Exchange) -> None:
         """The client left before its request was complete."""
