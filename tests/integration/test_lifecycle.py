@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import time
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tests.support.service_process import KEY, Process, read_stream, request_body, run_gateway, run_worker
 
 pytestmark = pytest.mark.integration
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 HEADERS = {"authorization": f"Bearer {KEY}"}
 
 
@@ -118,20 +120,25 @@ async def test_a_drained_worker_keeps_its_streams_and_gets_no_new_work(tmp_path)
                 assert now[worker_id]["draining"] is False
 
 
-async def begin_upload(gateway: Process, body: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Half of ``body`` has been sent, and the gateway has it."""
+@contextlib.asynccontextmanager
+async def begin_upload(gateway: Process, body: bytes) -> AsyncIterator[Streams]:
+    """Half of ``body`` has been sent, and the gateway has begun to take it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     head = f"POST /v1/chat/completions HTTP/1.1\r\nauthorization: Bearer {KEY}\r\ncontent-length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body[: len(body) // 2])
     await writer.drain()
-    await wait_for_streams(gateway, 0)
-    await asyncio.sleep(0.3)
-    return reader, writer
+    try:
+        await wait_for_streams(gateway, 1)
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 def large_body() -> bytes:
     body = request_body(2, stream=False)
-    body["messages"][0]["content"] = "word " * 400_000
+    body["padding"] = "x" * 2_000_000
     return json.dumps(body).encode()
 
 
@@ -139,15 +146,14 @@ async def test_an_upload_under_way_is_taken_to_its_end_and_served(tmp_path):
     limits = {"requests_per_worker": 64, "drain_delay_s": 0.0, "grace_s": 30.0}
     body = large_body()
     with run_worker(tmp_path, "instant") as worker, run_gateway(tmp_path, [worker], limits=limits) as gateway:
-        reader, writer = await begin_upload(gateway, body)
-        gateway.signal(signal.SIGTERM)
-        await asyncio.sleep(4)
-        assert gateway.process.poll() is None
-        assert gateway.admin("GET", "/admin/v1/drain").json()["under_way"] == 1
-        writer.write(body[len(body) // 2 :])
-        answer = await asyncio.wait_for(reader.read(), 15)
-        assert answer.startswith(b"HTTP/1.1 200 "), answer[:400]
-        writer.close()
+        async with begin_upload(gateway, body) as (reader, writer):
+            gateway.signal(signal.SIGTERM)
+            await asyncio.sleep(4)
+            assert gateway.process.poll() is None
+            assert gateway.admin("GET", "/admin/v1/drain").json()["under_way"] == 1
+            writer.write(body[len(body) // 2 :])
+            answer = await asyncio.wait_for(reader.read(), 15)
+            assert answer.startswith(b"HTTP/1.1 200 "), answer[:400]
         assert await asyncio.to_thread(gateway.process.wait, 5) == 0
         assert "client_gone_early" not in gateway.text()
 
@@ -155,15 +161,14 @@ async def test_an_upload_under_way_is_taken_to_its_end_and_served(tmp_path):
 async def test_an_upload_that_outlives_the_grace_is_told_so(tmp_path):
     limits = {"requests_per_worker": 64, "drain_delay_s": 0.0, "grace_s": 5.0}
     with run_worker(tmp_path, "instant") as worker, run_gateway(tmp_path, [worker], limits=limits) as gateway:
-        reader, writer = await begin_upload(gateway, large_body())
-        gateway.signal(signal.SIGTERM)
-        began_at = time.monotonic()
-        answer = await asyncio.wait_for(reader.read(), 10)
-        assert answer.startswith(b"HTTP/1.1 503 "), answer[:400]
-        assert b"retry-after: " in answer
-        assert b'"code":"draining"' in answer
-        assert time.monotonic() - began_at > 2.0
-        writer.close()
+        async with begin_upload(gateway, large_body()) as (reader, _):
+            gateway.signal(signal.SIGTERM)
+            began_at = time.monotonic()
+            answer = await asyncio.wait_for(reader.read(), 10)
+            assert answer.startswith(b"HTTP/1.1 503 "), answer[:400]
+            assert b"retry-after: " in answer
+            assert b'"code":"draining"' in answer
+            assert time.monotonic() - began_at > 2.0
         assert await asyncio.to_thread(gateway.process.wait, 10) == 0
         assert time.monotonic() - began_at <= 5.0
         assert "client_gone_early" not in gateway.text()

@@ -233,4 +233,4 @@ def test_a_tier_that_comes_while_running_has_figures_of_its_own():
     recorder.settle(build_stream(tier="spare"))
     samples = scrape(recorder)
     assert value_of(samples, "sluice_ttft_seconds_count", tier="spare") == 2
-    assert value_of(samples, "sluice_requests_total", tier="spare", kind="chat", outcome="completed") == 2
+    assert value_of(samples, "sluice_requests_total", tier="spare", kind="chat_completions", outcome="completed") == 2
