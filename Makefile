@@ -13,7 +13,7 @@ else
 READY :=
 endif
 
-.PHONY: help run test lint bench-overhead bench-overload bench-streams clean
+.PHONY: help run test lint bench-overhead bench-overload bench-streams bench-slow-readers bench-aiperf clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -28,6 +28,7 @@ test: $(READY) ## Install what tests need, then run the gates and all tests (CI=
 	@$(PYTHON) -m pytest --cov --cov-report=
 	@$(PYTHON) -m coverage report --fail-under=90
 	@$(PYTHON) -m coverage report --include='service/domain/*,service/flow/*' --fail-under=100
+	@$(PYTHON) -m pytest -q tests/unit/telemetry/test_cost.py # skipped above: a tracer is paid for with every line
 
 lint: $(READY) ## ruff, mypy and the import rules
 	@mkdir -p var
@@ -45,6 +46,12 @@ bench-overload: $(READY) ## Promises kept at 1, 2, 3 and 5 times the load, besid
 
 bench-streams: $(READY) ## Thousands of streams held open
 	@$(PYTHON) -m loadtests.live.streams
+
+bench-slow-readers: $(READY) ## What clients that do not read cost the gateway (OPTIONS='--readers 50')
+	@$(PYTHON) -m loadtests.live.slow_reader $(OPTIONS)
+
+bench-aiperf: $(READY) ## 200 requests of NVIDIA's aiperf to a service of its own (installs it, minutes the first time)
+	@$(PYTHON) -m loadtests.live.aiperf_run $(OPTIONS)
 
 clean: ## Remove the environment and what was written while running
 	rm -rf $(VENV) var

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Installs the programs that tests need beside Python: Node.js with npm (SDK tests), nginx (a peer of the bench),
-# promtool (reads what /metrics says).
+# promtool (reads what /metrics says), openssl (makes certificates).
 # As root on Debian with apt-get; elsewhere it says what is missing. With CI=true a missing part is a failure.
 set -euo pipefail
 
 mkdir -p var
-declare -A packages=([node]=nodejs [npm]=npm [nginx]=nginx-light [promtool]=prometheus)
+declare -A packages=([node]=nodejs [npm]=npm [nginx]=nginx-light [promtool]=prometheus [openssl]=openssl)
 missing=()
 for program in "${!packages[@]}"; do
   command -v "$program" >/dev/null || [ -x "/usr/sbin/$program" ] || missing+=("$program")

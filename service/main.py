@@ -12,6 +12,7 @@ import random
 import secrets
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +28,9 @@ from service.gateway.admin import AdminGuard, build_admin
 from service.gateway.admin_server import AdminServer
 from service.gateway.app import Guard, build_rest
 from service.gateway.auth import MemoryDirectory
-from service.gateway.corridor import Corridor, CorridorConfig
+from service.gateway.corridor import Corridor
 from service.gateway.desk import Desk
+from service.gateway.exchange import ByteBudget
 from service.gateway.server import build_protocol_factory
 from service.runtime.account import Accounts
 from service.runtime.beat import Beat
@@ -40,10 +42,10 @@ from service.runtime.journey import Road
 from service.runtime.sockets import open_listener
 from service.settings.admin_token import obtain_token
 from service.settings.build import CACHE_SALT, Plan, load_plan
-from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes
+from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes, keep_started
 from service.settings.fault import SettingsRefusedError
 from service.settings.release import read_version
-from service.settings.tls import build_tls_context
+from service.settings.tls import Certificates, build_tls_context, listening_options
 from service.telemetry.exposition import Exposition
 from service.telemetry.gauges import Snapshot
 from service.telemetry.lag import LoopLag
@@ -96,12 +98,14 @@ class House:
         if connections_max < edge.connections_max:
             _log.warning("%d descriptors allow %d client connections, not the %d configured",
                          descriptors, connections_max, edge.connections_max)  # fmt: skip
+        self._bodies = ByteBudget(edge.bodies_max_bytes)
         self.factory, self._edge_state = build_protocol_factory(
-            self._guard, replace(edge, connections_max=connections_max), self._corridor, loop
+            self._guard, replace(edge, connections_max=connections_max), self._corridor, loop, self._bodies
         )
         self.drain = Drain(self, clock.now)
         self.desk = Desk(self._driver, self.monitor, self.drain, self, self, roster.set_draining, self._opaque)
         self.server: asyncio.Server | None = None
+        self.certificates: Certificates | None = None
         self._born_at = int(clock.wall())
         lag = LoopLag()
         self.exposition = Exposition(self._recorder, lag, self._snapshot, read_version())
@@ -113,7 +117,7 @@ class House:
 
     def _snapshot(self) -> Snapshot:
         ages = {status.worker_id: status.load_age_s for status in self.monitor.status()}
-        return Snapshot(self._driver.stats(), ages, connections=self.open_connections())
+        return Snapshot(self._driver.stats(), ages, self._bodies.taken, self.open_connections())
 
     def _model_cards(self) -> list[dict[str, Any]]:
         model = self._corridor.config.model
@@ -127,16 +131,21 @@ class House:
     # ---------------------------------------------------------------- the way out (runtime.drain.Premises)
 
     def close_doors(self) -> None:
-        """Stop listening, refuse what is new, close what is idle."""
+        """Stop listening, close what is idle. From here on only what a client was sending can still come, so the core
+        refuses nothing before that is in."""
         if self.server is not None:
             self.server.close()
-        self._driver.submit(DrainBegan())
+        if not self._arriving():
+            self._driver.submit(DrainBegan())
         for connection in tuple(self._edge_state.connections):
             connection.shutdown()
 
     def under_way(self) -> int:
-        """Requests that wait or run."""
-        return self._driver.travelling
+        """Requests that wait, run or still arrive."""
+        return self._driver.travelling + self._arriving()
+
+    def _arriving(self) -> int:
+        return sum(connection.arriving for connection in self._edge_state.connections)  # type: ignore[union-attr]
 
     def open_connections(self) -> int:
         """Connections of clients."""
@@ -144,8 +153,10 @@ class House:
 
     def cut(self) -> None:
         """End what is left with an error, then close what is idle."""
+        self._driver.submit(DrainBegan())
         self._driver.cut()
         for connection in tuple(self._edge_state.connections):
+            connection.cut_arriving()  # type: ignore[union-attr]  # all of them are our own EdgeProtocol
             connection.shutdown()
 
     def bounds(self) -> tuple[float, float]:
@@ -179,14 +190,29 @@ class House:
         waiting = find_waiting_changes(self._started, self.plan.settings)
         return {"settings": describe_settings(self.plan.settings), "needs_restart": waiting}
 
-    def reload(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Read the file again and apply what can be applied while running; refused whole if anything is wrong."""
+    async def reload(self) -> tuple[Sequence[str], Sequence[str]]:
+        """Read the file again, in a thread, and apply what can be applied while running; refused whole if anything is
+        wrong."""
         try:
-            plan = self._reread()
+            plan, waiting, tls = await asyncio.to_thread(self._read_again)
         except SettingsRefusedError as refused:
             return [str(fault) for fault in refused.faults], []
+        self._apply(plan, tls)
+        return [], waiting
+
+    def _read_again(self) -> tuple[Plan, Sequence[str], ssl.SSLContext | None]:
+        """Everything that takes time: 5,000 tenants are read in some 0.5 s."""
+        plan = self._reread()
+        files = self._started.listen.tls
+        tls = None if files is None else build_tls_context(files.cert, files.key)
+        return plan, find_waiting_changes(self._started, plan.settings), tls
+
+    def _apply(self, plan: Plan, tls: ssl.SSLContext | None) -> None:
+        if self.certificates is not None and tls is not None:
+            self.certificates.replace(tls)
         running = self._corridor.config
         corridor = keep_started(plan.corridor, running)
+        self._recorder.reconfigure(corridor.tiers.values())
         self._driver.submit(Reconfigured(plan.flow))
         self._corridor.reconfigure(corridor, plan.cors, plan.relay)
         self._guard.reconfigure(plan.cors)
@@ -196,12 +222,6 @@ class House:
         set_level(plan.settings.logs.level)
         self._request_log.which = plan.settings.logs.requests
         self.plan = plan
-        return [], find_waiting_changes(self._started, plan.settings)
-
-
-def keep_started(wanted: CorridorConfig, running: CorridorConfig) -> CorridorConfig:
-    """What of the corridor's config may change while it runs."""
-    return replace(wanted, model=running.model, worker_key=running.worker_key, salt=running.salt)
 
 
 def _name_for_clients(salt: bytes, worker_id: WorkerId) -> bytes:
@@ -240,19 +260,22 @@ async def run_gateway(plan: Plan, reread: Reread, token: str, descriptors: int) 
     """Serve until a signal or an operator says otherwise, then leave in order."""
     loop = asyncio.get_running_loop()
     listen = plan.settings.listen
-    tls = None if listen.tls is None else build_tls_context(listen.tls.cert, listen.tls.key)
+    certificates = None if listen.tls is None else Certificates(listen.tls.cert, listen.tls.key)
     public = open_listener(listen.host, listen.port, "listen.port")
     operators = open_listener(listen.admin_host, listen.admin_port, "listen.admin_port")
     house = House(plan, reread, descriptors, secrets.randbits(64))
     admin = AdminServer(AdminGuard(build_admin(house.desk, house.exposition.render), token), operators)
     admin.start()
-    house.server = await loop.create_server(house.factory, sock=public, backlog=_BACKLOG, ssl=tls)
+    house.certificates = certificates
+    house.server = await loop.create_server(
+        house.factory, sock=public, backlog=_BACKLOG, **listening_options(certificates, plan.edge.head_timeout_s)
+    )
     monitoring = asyncio.ensure_future(house.monitor.run())
     for beat in house.beats:
         beat.start()
     loop.add_signal_handler(signal.SIGTERM, house.desk.begin_drain)
     loop.add_signal_handler(signal.SIGINT, house.desk.begin_drain)
-    loop.add_signal_handler(signal.SIGHUP, house.desk.reload)
+    loop.add_signal_handler(signal.SIGHUP, house.desk.begin_reload)
     gc.collect()
     gc.freeze()  # what lives as long as the process is not looked at again (measured: 4 % of the CPU otherwise)
     gc.set_threshold(20_000, 20, 50)

@@ -1,8 +1,10 @@
 """NVIDIA's aiperf against a running service: an unmodified load tool must complete without an error.
 
-``python -m loadtests.live.aiperf_run --url http://127.0.0.1:8080 --api-key KEY --tokenizer DIR`` installs aiperf into
-an environment of its own in the cache folder (once per lock file, a minute or two), sends the requests, prints a short
-table, writes JSON under ``loadtests/reports`` and exits 1 if a request failed.
+``python -m loadtests.live.aiperf_run`` installs aiperf into an environment of its own in the cache folder (once per
+lock file, a minute or two), starts a service, sends the requests, prints a short table, writes JSON under
+``loadtests/reports`` and exits 1 if a request failed. The service is ``sluice up`` with one worker: a real vLLM on the
+CPU where that engine has been built, whose model brings its tokenizer; else an emulated one, with the tokenizer that
+aiperf carries. ``--engine`` chooses, and ``--url --api-key --model --tokenizer`` point it at a service that runs.
 
 aiperf must not see ``HF_HUB_OFFLINE``: its offline path takes a local tokenizer folder for a repository name (0.13.0).
 """
@@ -10,13 +12,19 @@ aiperf must not see ``HF_HUB_OFFLINE``: its offline path takes a local tokenizer
 import argparse
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loadtests.live.child import ChildError, choose_free_ports, interrupt_on_sigterm, quote_end, run_child
 from service.launch.cache import build_once, compute_key, default_cache_dir
 from service.launch.cpu_engine import locate_cpu_engine
 from service.launch.environment import EnvironmentRecipe, build_environment, python_series
@@ -26,6 +34,58 @@ from service.launch.profiles import SERVED_MODEL_NAME
 LOCK = Path(__file__).parent / "aiperf.lock"
 REPORT = Path(__file__).parents[1] / "reports" / "aiperf.json"
 RUN_LIMIT_S = 900
+START_LIMIT_S = 300
+STOP_LIMIT_S = 60
+FIRST_PORT = 33000
+BUILTIN_TOKENIZER = "builtin"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What aiperf talks to, and the tokenizer it counts with."""
+
+    url: str
+    api_key: str
+    model: str
+    tokenizer: str
+
+
+def choose_engine() -> str:
+    """The real engine where it is there already: building it takes longer than anything measured here."""
+    return "vllm-cpu" if locate_cpu_engine().is_built else "emulated"
+
+
+@contextmanager
+def run_service(engine: str, folder: Path) -> Iterator[Endpoint]:
+    """``sluice up`` with one worker until the block ends, then told to stop as by Ctrl-C."""
+    port, admin_port = choose_free_ports(FIRST_PORT, 2)
+    argv = [sys.executable, "-m", "service", "up", "--engine", engine, "--workers", "1", "--dir", str(folder / "up")]
+    argv += ["--port", str(port), "--admin-port", str(admin_port)]
+    log = folder / "up.log"
+    tokenizer = str(locate_cpu_engine().model_dir) if engine == "vllm-cpu" else BUILTIN_TOKENIZER
+    with run_child(argv, log) as process:
+        said = await_ready(process, log)
+        key = re.search(r"key for tier priority: +(\S+)", said)
+        model = re.search(r"^ready: .*, model ([^,]+),", said, re.MULTILINE)
+        if key is None or model is None:
+            raise ChildError(f"no key or model is in what the service says: {quote_end(log)}")
+        yield Endpoint(f"http://127.0.0.1:{port}", key[1], model[1], tokenizer)
+        process.send_signal(signal.SIGINT)
+        process.wait(STOP_LIMIT_S)
+
+
+def await_ready(process: "subprocess.Popen[bytes]", log: Path) -> str:
+    """What the service said until it was ready."""
+    give_up_at = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < give_up_at:
+        said = log.read_text(errors="replace")
+        if "Ctrl-C drains" in said:
+            return said
+        if process.poll() is not None:
+            raise ChildError(f"the service ended with code {process.returncode}: {quote_end(log)}")
+        time.sleep(0.2)
+    raise ChildError(f"the service was not ready within {START_LIMIT_S} s: {quote_end(log)}")
+
 
 # Figures worth a line: aiperf's name, ours, the statistics to show.
 FIGURES = (
@@ -48,13 +108,13 @@ def prepare_aiperf() -> Path:
     return build_once(target, build, say) / "bin" / "aiperf"
 
 
-def run_aiperf(program: Path, options: argparse.Namespace, artifacts: Path) -> dict[str, Any]:
+def run_aiperf(program: Path, service: Endpoint, options: argparse.Namespace, artifacts: Path) -> dict[str, Any]:
     """Send the load and return aiperf's own summary."""
     argv = [
         str(program),
         "profile",
-        *("--model", options.model, "--url", options.url, "--endpoint-type", "chat", "--streaming"),
-        *("--api-key", options.api_key, "--tokenizer", options.tokenizer),
+        *("--model", service.model, "--url", service.url, "--endpoint-type", "chat", "--streaming"),
+        *("--api-key", service.api_key, "--tokenizer", service.tokenizer),
         *("--request-count", str(options.requests), "--concurrency", str(options.concurrency)),
         *("--synthetic-input-tokens-mean", str(options.input_tokens)),
         *("--output-tokens-mean", str(options.output_tokens), "--extra-inputs", "ignore_eos:true"),
@@ -109,7 +169,8 @@ def say(line: str) -> None:
 def parse_options() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--url", required=True, help="base URL, without /v1")
+    parser.add_argument("--url", help="base URL of a service that runs, without /v1; else one is started")
+    parser.add_argument("--engine", choices=("emulated", "vllm-cpu"), help="of the service that is started")
     parser.add_argument("--api-key", default="unused")
     parser.add_argument("--model", default=SERVED_MODEL_NAME)
     parser.add_argument(
@@ -123,15 +184,29 @@ def parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@contextmanager
+def find_service(options: argparse.Namespace, engine: str, folder: Path) -> Iterator[Endpoint]:
+    """The service the options name, or one of our own."""
+    if options.url is not None:
+        yield Endpoint(options.url, options.api_key, options.model, options.tokenizer)
+        return
+    say(f"starting a service with one {engine} worker")
+    with run_service(engine, folder) as service:
+        yield service
+
+
 def main() -> int:
     """Install, run, report."""
     options = parse_options()
+    interrupt_on_sigterm()
+    engine = options.engine or choose_engine()
     try:
         program = prepare_aiperf()
-        say(f"aiperf: {options.requests} requests to {options.url}, {options.concurrency} at a time")
-        with tempfile.TemporaryDirectory() as artifacts:
-            report = summarise(run_aiperf(program, options, Path(artifacts)), options.requests)
-    except (EngineUnavailableError, subprocess.TimeoutExpired) as error:
+        with tempfile.TemporaryDirectory() as name, find_service(options, engine, Path(name)) as service:
+            say(f"aiperf: {options.requests} requests to {service.url}, {options.concurrency} at a time")
+            report = summarise(run_aiperf(program, service, options, Path(name) / "artifacts"), options.requests)
+        report["engine"] = engine if options.url is None else None
+    except (ChildError, EngineUnavailableError, subprocess.TimeoutExpired) as error:
         say(str(error))
         return 1
     options.report.parent.mkdir(parents=True, exist_ok=True)

@@ -58,7 +58,7 @@ class Operations(Protocol):
         """Give a worker no new work, or give it work again; ``False`` if there is no such worker."""
         ...
 
-    def reload(self) -> tuple[Sequence[str], Sequence[str]]:
+    async def reload(self) -> tuple[Sequence[str], Sequence[str]]:
         """Read the configuration again: faults (then nothing has changed), and settings that wait for a restart."""
         ...
 
@@ -115,7 +115,7 @@ def _add_views(app: FastAPI, operations: Operations) -> None:
         reason = operations.ready()
         if reason is None:
             return JSONResponse({"status": "ready"})
-        return JSONResponse({"status": "not ready", "reason": reason}, 503)
+        return JSONResponse({"status": "not ready", "reason": reason}, 503, {"retry-after": "1"})
 
     @app.get("/admin/v1/state")
     async def state() -> Response:
@@ -158,7 +158,7 @@ def _add_actions(app: FastAPI, operations: Operations) -> None:
 
     @app.post("/admin/v1/config/reload")
     async def reload() -> Response:
-        faults, waiting = operations.reload()
+        faults, waiting = await operations.reload()
         if faults:
             return JSONResponse(_error("Refused as a whole; nothing has changed.", faults=list(faults)), 422)
         return JSONResponse({"status": "applied", "needs_restart": list(waiting)})

@@ -8,6 +8,10 @@ from typing import Any
 
 import uvicorn
 
+CONNECTIONS_MAX = 1024
+"""uvicorn counts idle connections too, and above this answers everything, figures included, with a bare 503. Operators,
+scrapers and probes need some dozens: this many is a fault somewhere, and still a bound of what it may cost."""
+
 
 class _QuietServer(uvicorn.Server):
     @contextmanager
@@ -30,7 +34,7 @@ class AdminServer:
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                limit_concurrency=64,
+                limit_concurrency=CONNECTIONS_MAX,
                 timeout_graceful_shutdown=1,
             )
         )

@@ -8,6 +8,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from service.domain.outcome import Outcome
 from service.gateway.edge import FAULTY, LINGER_S, TOO_MANY, EdgeConfig, mark
 from service.gateway.exchange import ByteBudget, Exchange
 from service.gateway.responses import render_retry
@@ -33,8 +34,8 @@ class CorridorEntry(Protocol):
         """The client left before its request was complete."""
         ...
 
-    def on_body_late(self, exchange: Exchange) -> None:
-        """The body did not come in time."""
+    def on_body_missing(self, exchange: Exchange, outcome: Outcome) -> None:
+        """The body did not come in time, or before the gateway went away."""
         ...
 
     @property
@@ -152,7 +153,20 @@ class ClientConnection(HttpToolsProtocol):
         elif self._waits(cycle):  # nothing is read while another is answered, so the client is not late
             self._due_at = now + self._edge.body_timeout_s
         elif cycle.more_body and not cycle.response_complete:
-            self._corridor.on_body_late(cycle)
+            self._corridor.on_body_missing(cycle, Outcome.BODY_TIMEOUT)
+
+    @property
+    def arriving(self) -> bool:
+        """The body of a request is still on its way."""
+        cycle: Any = self.cycle
+        return type(cycle) is Exchange and cycle.arriving
+
+    def cut_arriving(self) -> None:
+        """The gateway goes away: say so to a client that still sends, unless an answer before it is under way."""
+        cycle: Any = self.cycle
+        if self.arriving and not self._waits(cycle):
+            self._due_at = None
+            self._corridor.on_body_missing(cycle, Outcome.DRAINING)
 
     def _answered(self) -> Any:  # noqa: ANN401 - a cycle of either kind
         """The request that is answered now: the newest, unless it waits behind another."""

@@ -112,9 +112,9 @@ class Corridor:
             _log.exception("request %s failed at the edge", settlement.request_id)
             self.end_at_fault(exchange)
 
-    def on_body_late(self, exchange: Exchange) -> None:
-        """The client was too slow to send its body."""
-        guard(Failing(self, exchange), "a request whose body is late", self._end, exchange, Outcome.BODY_TIMEOUT)
+    def on_body_missing(self, exchange: Exchange, outcome: Outcome) -> None:
+        """The client was too slow to send its body, or the gateway goes away before it is here."""
+        guard(Failing(self, exchange), "a request whose body is missing", self._end, exchange, outcome)
 
     def on_client_gone_early(self, exchange: Exchange) -> None:
         """The client left before its request was complete."""

@@ -1,14 +1,14 @@
 """The operators' view and hand: what the admin port shows, put together from the parts that run."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from service.domain.units import WorkerId
-from service.gateway.inspection import Json, describe_queues, describe_worker, find_reason_not_ready
+from service.gateway.inspection import Json, WorkersView, describe_queues, describe_worker, find_reason_not_ready
 from service.runtime.drain import Drain, Phase, Premises
 from service.runtime.driver import Driver
-from service.workers.monitor import Monitor
 
 _log = logging.getLogger("sluice.desk")
 
@@ -32,7 +32,7 @@ class Papers(Protocol):
         """The settings in force."""
         ...
 
-    def reload(self) -> tuple[Sequence[str], Sequence[str]]:
+    async def reload(self) -> tuple[Sequence[str], Sequence[str]]:
         """Read them again: faults, and what waits for a restart."""
         ...
 
@@ -43,7 +43,7 @@ class Desk:
     def __init__(
         self,
         driver: Driver,
-        monitor: Monitor,
+        monitor: WorkersView,
         drain: Drain,
         premises: Premises,
         papers: Papers,
@@ -57,6 +57,8 @@ class Desk:
         self._papers = papers
         self._set_draining = set_draining
         self._opaque = opaque
+        self._one_at_a_time = asyncio.Lock()
+        self._reloading: set[asyncio.Task[tuple[Sequence[str], Sequence[str]]]] = set()
 
     def ready(self) -> str | None:
         """Why no traffic should come, or ``None``."""
@@ -123,9 +125,16 @@ class Desk:
         self._set_draining(WorkerId(worker_id), draining)
         return True
 
-    def reload(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Read the configuration again."""
-        faults, waiting = self._papers.reload()
+    def begin_reload(self) -> None:
+        """Read the configuration again; how that went is in the log."""
+        task = asyncio.ensure_future(self.reload())
+        self._reloading.add(task)
+        task.add_done_callback(self._reloading.discard)
+
+    async def reload(self) -> tuple[Sequence[str], Sequence[str]]:
+        """Read the configuration again; one after the other, so that the last word of the file is in force."""
+        async with self._one_at_a_time:
+            faults, waiting = await self._papers.reload()
         for fault in faults:
             _log.error("reload refused: %s", fault)
         if not faults:

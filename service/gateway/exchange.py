@@ -30,10 +30,16 @@ class ClientListener(Protocol):
 class ByteBudget:
     """Bytes of request bodies held by the whole gateway. ``take`` says no when the rest does not suffice."""
 
-    __slots__ = ("left",)
+    __slots__ = ("_total", "left")
 
     def __init__(self, total: int) -> None:
+        self._total = total
         self.left = total
+
+    @property
+    def taken(self) -> int:
+        """Bytes held at this moment."""
+        return self._total - self.left
 
     def take(self, size: int) -> bool:
         """Reserve ``size`` bytes."""
@@ -147,6 +153,11 @@ class Exchange:
     def paused(self) -> bool:
         """The client reads more slowly than we write."""
         return bool(self._flow.write_paused)
+
+    @property
+    def arriving(self) -> bool:
+        """Its body has not come to its end, and it was not answered."""
+        return self.more_body and not self.response_started and not self.disconnected
 
     def begin(self, status: int, headers: bytes, length: int | None) -> None:
         """Prepare status line and headers; they are sent with the first piece of the body, or by ``finish``."""

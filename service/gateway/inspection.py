@@ -1,11 +1,83 @@
 """Describes the gateway for operators: snapshots in, plain JSON out. Nothing here carries a secret."""
 
-from typing import Any
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, Protocol
 
+from service.domain.load import WorkerLoad
+from service.domain.units import WorkerId
 from service.flow.stats import FlowStats, WorkerStats
-from service.workers.monitor import WorkerStatus
 
 Json = dict[str, Any]
+
+
+class Place(Protocol):
+    """Where a worker listens."""
+
+    @property
+    def base_url(self) -> str:
+        """URL without a path."""
+        ...
+
+
+class Judgement(Protocol):
+    """What its watch thinks of it."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it may get work."""
+        ...
+
+    @property
+    def reason(self) -> Enum:
+        """Why."""
+        ...
+
+
+class WatchedWorker(Protocol):
+    """What is known of one worker by watching it; satisfied by ``workers.monitor.WorkerStatus``."""
+
+    @property
+    def worker_id(self) -> WorkerId: ...
+    @property
+    def address(self) -> Place: ...
+    @property
+    def health(self) -> Judgement: ...
+    @property
+    def load(self) -> WorkerLoad | None: ...
+    @property
+    def load_age_s(self) -> float | None: ...
+    @property
+    def starved_s(self) -> float: ...
+    @property
+    def served_models(self) -> frozenset[str] | None: ...
+    @property
+    def scrape_failures(self) -> int: ...
+
+
+class SourceStatus(Protocol):
+    """How the source of addresses is doing."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def listed(self) -> int: ...
+    @property
+    def failures(self) -> int: ...
+    @property
+    def last_error(self) -> str | None: ...
+
+
+class WorkersView(Protocol):
+    """Whoever watches the workers."""
+
+    def status(self) -> Sequence[WatchedWorker]:
+        """All workers, in the order in which they joined."""
+        ...
+
+    def discovery_status(self) -> SourceStatus:
+        """How the source of addresses is doing."""
+        ...
 
 
 def describe_queues(stats: FlowStats, queued_requests_max: int, queued_tokens_max: int) -> Json:
@@ -20,7 +92,7 @@ def describe_queues(stats: FlowStats, queued_requests_max: int, queued_tokens_ma
     }
 
 
-def describe_worker(status: WorkerStatus, core: WorkerStats | None, opaque: str) -> Json:
+def describe_worker(status: WatchedWorker, core: WorkerStats | None, opaque: str) -> Json:
     """One worker: what it says of itself, and what the core thinks of it. ``opaque``: its name in answers."""
     load = status.load
     return {

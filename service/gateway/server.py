@@ -244,8 +244,10 @@ def build_protocol_factory(
     edge: EdgeConfig,
     corridor: CorridorEntry,
     loop: asyncio.AbstractEventLoop,
+    budget: ByteBudget | None = None,
 ) -> tuple[Callable[[], EdgeProtocol], ServerState]:
-    """A factory for ``loop.create_server`` and the state shared by its connections."""
+    """A factory for ``loop.create_server`` and the state shared by its connections. ``budget``: of all bodies, for
+    whoever wants to see how much of it is taken."""
     config = Config(
         app,
         http=EdgeProtocol,
@@ -260,6 +262,6 @@ def build_protocol_factory(
     )
     config.load()
     state = ServerState()
-    budget = ByteBudget(edge.bodies_max_bytes)
+    bodies = ByteBudget(edge.bodies_max_bytes) if budget is None else budget
     reserve: dict[ClientConnection, None] = {}
-    return lambda: EdgeProtocol(config, state, edge, budget, reserve, corridor, loop), state
+    return lambda: EdgeProtocol(config, state, edge, bodies, reserve, corridor, loop), state

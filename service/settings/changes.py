@@ -1,8 +1,10 @@
 """Looks at a configuration in force: what of it may be shown, and what only a restart can change."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+from service.gateway.corridor import CorridorConfig
 from service.settings.schema import Settings
 
 APPLIED_AT_RELOAD = (
@@ -20,6 +22,11 @@ def find_waiting_changes(started: Settings, wanted: Settings) -> list[str]:
     before, after = dict(_flatten(started.model_dump())), dict(_flatten(wanted.model_dump()))
     changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
     return [path for path in changed if not _is_applied(path)]
+
+
+def keep_started(wanted: CorridorConfig, running: CorridorConfig) -> CorridorConfig:
+    """What of the corridor's config may change while it runs."""
+    return replace(wanted, model=running.model, worker_key=running.worker_key, salt=running.salt)
 
 
 def describe_settings(settings: Settings) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from service.settings.fault import SettingsFault
 from service.settings.load import Lines, locate
 from service.settings.schema import LimitSettings, ListenSettings, PoolSettings
 from service.settings.tls import build_tls_context
+from service.telemetry.labels import NO_TIER
 from service.workers.addresses import parse_address
 
 Found = tuple[str, str, str]
@@ -70,6 +71,8 @@ def _check_addresses(workers: list[str]) -> Iterator[Found]:
 def _check_ranks(tiers: Mapping[str, Any]) -> Iterator[Found]:
     taken: dict[int, str] = {}
     for name, tier in tiers.items():
+        if name == NO_TIER:
+            yield f"tiers.{name}", "is what figures call requests of no tier", "name it otherwise"
         rank = tier.get("rank") if isinstance(tier, dict) else None
         if not isinstance(rank, int):
             continue

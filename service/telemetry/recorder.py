@@ -112,6 +112,7 @@ class Recorder:
         self._tallies: dict[str | None, _Tally] = {tier.name: _Tally(tier.name, edges) for tier in tiers}
         if NO_TIER in self._tallies or len(self._tallies) != len(tiers):
             raise ValueError(f"tiers need different names, none of them {NO_TIER!r}")
+        self._edges = edges
         self._nameless = self._tallies[None] = _Tally(NO_TIER, edges)
         self._edge = Histogram(edges[STAGE.name])
         self._prefill = Histogram(edges[STAGE.name])
@@ -120,6 +121,13 @@ class Recorder:
         self._retries = 0
         self._revocations = 0
         self._failures = {cause.value: 0 for cause in FailureCause}
+
+    def reconfigure(self, tiers: Iterable[Tier]) -> None:
+        """Tiers that are not known begin at zero. One that is gone keeps its series, since counters do not go away;
+        bucket edges stay as they were built, so the targets of another tier become edges at the next start."""
+        for tier in tiers:
+            if tier.name not in self._tallies:
+                self._tallies[tier.name] = _Tally(tier.name, self._edges)
 
     # ---------------------------------------------------------------- the fold
 

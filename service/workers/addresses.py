@@ -12,12 +12,14 @@ class WorkerAddress:
 
     ``worker_id`` is what the source of the list knows it by: ``host:port`` for static and DNS sources, the pod's UID
     for Kubernetes. The process found there may change; :mod:`service.workers.identity` notices that.
+    ``server_name``: the name its certificate must be for, where ``host`` is only what that name resolved to.
     """
 
     worker_id: WorkerId
     host: str
     port: int
     tls: bool = False
+    server_name: str | None = None
 
     @property
     def authority(self) -> str:

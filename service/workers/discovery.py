@@ -196,5 +196,5 @@ class DnsDiscovery:
     def _read(self, infos: Sequence[tuple[Any, ...]]) -> tuple[WorkerAddress, ...]:
         """Distinct addresses in a fixed order; resolvers rotate their answers."""
         hosts = sorted({str(info[4][0]) for info in infos if info[0] in (socket.AF_INET, socket.AF_INET6)})
-        port, tls = self._config.port, self._config.tls
-        return tuple(WorkerAddress(WorkerId(format_authority(host, port)), host, port, tls) for host in hosts)
+        port, tls, name = self._config.port, self._config.tls, self._config.name if self._config.tls else None
+        return tuple(WorkerAddress(WorkerId(format_authority(host, port)), host, port, tls, name) for host in hosts)

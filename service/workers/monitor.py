@@ -169,7 +169,7 @@ class Monitor:
             worker_id,
             address,
             past.incarnation,
-            Probe(self._build_client(), address.base_url, self._config.probe),
+            Probe(self._build_client(), address.base_url, self._config.probe, address.server_name),
             self._config,
             self._now,
             self._chance,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import httpx
 
 from service.workers.evidence import Answer
+from service.workers.lane import build_worker_tls
 
 ClientFactory = Callable[[], httpx.AsyncClient]
 
@@ -59,7 +60,7 @@ def build_client_factory(config: ProbeConfig) -> ClientFactory:
         headers["authorization"] = f"Bearer {config.api_key}"
     timeout = httpx.Timeout(config.read_timeout_s, connect=config.connect_timeout_s)
     limits = httpx.Limits(max_connections=4, max_keepalive_connections=4, keepalive_expiry=4.0)
-    context = httpx.create_ssl_context(trust_env=False)
+    context = build_worker_tls()
 
     def build() -> httpx.AsyncClient:
         return httpx.AsyncClient(
@@ -70,12 +71,16 @@ def build_client_factory(config: ProbeConfig) -> ClientFactory:
 
 
 class Probe:
-    """Calls to the worker at one base URL; owns ``client``."""
+    """Calls to the worker at one base URL; owns ``client``. ``server_name``: whose certificate it must show, if that
+    is not the host of the URL."""
 
-    def __init__(self, client: httpx.AsyncClient, base_url: str, config: ProbeConfig) -> None:
+    def __init__(
+        self, client: httpx.AsyncClient, base_url: str, config: ProbeConfig, server_name: str | None = None
+    ) -> None:
         self._client = client
         self._base_url = base_url
         self._config = config
+        self._extensions = {} if server_name is None else {"sni_hostname": server_name}
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -112,7 +117,12 @@ class Probe:
             async with (
                 asyncio.timeout(total_s),
                 self._client.stream(
-                    method, self._base_url + path, content=body, headers=headers, timeout=timeout
+                    method,
+                    self._base_url + path,
+                    content=body,
+                    headers=headers,
+                    timeout=timeout,
+                    extensions=self._extensions,
                 ) as response,
             ):
                 async for piece in response.aiter_raw():

@@ -1,16 +1,13 @@
 """The real vLLM keeps the contract the emulated worker is held to: the same checks, so neither can drift alone."""
 
-import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.conformance import worker_contract as contract
 from tests.support.engine_process import EngineProcess
-
-pytest.importorskip("tests.conformance.worker_contract")
-contract: Any = importlib.import_module("tests.conformance.worker_contract")
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,12 @@
 """The operators' port of a running gateway."""
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 
 import httpx
 import pytest
@@ -81,6 +84,35 @@ def test_views(gateway):
     assert gateway.admin("PUT", "/admin/v1/state").status_code == 405
 
 
+def test_many_idle_connections_do_not_shut_out_the_scraper(gateway):
+    with contextlib.ExitStack() as held:
+        for _ in range(200):
+            held.enter_context(socket.create_connection(("127.0.0.1", gateway.admin_port), 5))
+        assert gateway.admin("GET", "/metrics", None).status_code == 200
+        assert gateway.admin("GET", "/admin/v1/state").status_code == 200
+
+
+def test_bodies_in_flight_are_counted(gateway):
+    def held():
+        lines = gateway.admin("GET", "/metrics", None).text.splitlines()
+        (line,) = [line for line in lines if line.startswith("sluice_body_bytes_in_flight ")]
+        return float(line.split()[1])
+
+    assert held() == 0
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nauthorization: Bearer {KEY}\r\ncontent-length: 200000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), 5) as client:
+        client.sendall(head.encode() + b"{" + b" " * 1000)
+        wait_until(lambda: held() == 200_000)
+    wait_until(lambda: held() == 0)
+
+
+def wait_until(condition):
+    until = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
 def test_figures(gateway):
     body = request_body(2, stream=False)
     headers = {"authorization": f"Bearer {KEY}"}
@@ -95,7 +127,9 @@ def test_drain_and_undrain_a_worker_from_a_shell(gateway):
     admin = ("--admin", gateway.admin_url)
     done = sluice("drain", gateway.worker_id, *admin, "--json")
     assert json.loads(done.stdout) == {"worker": gateway.worker_id, "draining": True}
-    assert gateway.admin("GET", "/readyz").json()["reason"] == "no worker is ready"
+    unready = gateway.admin("GET", "/readyz")
+    assert (unready.status_code, unready.json()["reason"]) == (503, "no worker is ready")
+    assert int(unready.headers["retry-after"]) >= 1
     done = sluice("drain", gateway.worker_id, *admin, "--undo")
     assert done.returncode == 0
     assert "takes work again" in done.stdout

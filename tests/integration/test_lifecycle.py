@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import json
 import signal
+import socket
 import time
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from tests.support.service_process import KEY, Process, read_stream, request_body, run_gateway, run_worker
 
 pytestmark = pytest.mark.integration
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 HEADERS = {"authorization": f"Bearer {KEY}"}
 
 
@@ -114,3 +118,78 @@ async def test_a_drained_worker_keeps_its_streams_and_gets_no_new_work(tmp_path)
             with contextlib.suppress(KeyError):
                 now = {one["id"]: one for one in gateway.admin("GET", "/admin/v1/workers").json()["workers"]}
                 assert now[worker_id]["draining"] is False
+
+
+@contextlib.asynccontextmanager
+async def begin_upload(gateway: Process, body: bytes) -> AsyncIterator[Streams]:
+    """Half of ``body`` has been sent, and the gateway has begun to take it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nauthorization: Bearer {KEY}\r\ncontent-length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body[: len(body) // 2])
+    await writer.drain()
+    try:
+        await wait_for_streams(gateway, 1)
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def large_body() -> bytes:
+    body = request_body(2, stream=False)
+    body["padding"] = "x" * 2_000_000
+    return json.dumps(body).encode()
+
+
+async def test_an_upload_under_way_is_taken_to_its_end_and_served(tmp_path):
+    limits = {"requests_per_worker": 64, "drain_delay_s": 0.0, "grace_s": 30.0}
+    body = large_body()
+    with run_worker(tmp_path, "instant") as worker, run_gateway(tmp_path, [worker], limits=limits) as gateway:
+        async with begin_upload(gateway, body) as (reader, writer):
+            gateway.signal(signal.SIGTERM)
+            await asyncio.sleep(4)
+            assert gateway.process.poll() is None
+            assert gateway.admin("GET", "/admin/v1/drain").json()["under_way"] == 1
+            writer.write(body[len(body) // 2 :])
+            answer = await asyncio.wait_for(reader.read(), 15)
+            assert answer.startswith(b"HTTP/1.1 200 "), answer[:400]
+        assert await asyncio.to_thread(gateway.process.wait, 5) == 0
+        assert "client_gone_early" not in gateway.text()
+
+
+async def test_an_upload_that_outlives_the_grace_is_told_so(tmp_path):
+    limits = {"requests_per_worker": 64, "drain_delay_s": 0.0, "grace_s": 5.0}
+    with run_worker(tmp_path, "instant") as worker, run_gateway(tmp_path, [worker], limits=limits) as gateway:
+        async with begin_upload(gateway, large_body()) as (reader, _):
+            gateway.signal(signal.SIGTERM)
+            began_at = time.monotonic()
+            answer = await asyncio.wait_for(reader.read(), 10)
+            assert answer.startswith(b"HTTP/1.1 503 "), answer[:400]
+            assert b"retry-after: " in answer
+            assert b'"code":"draining"' in answer
+            assert time.monotonic() - began_at > 2.0
+        assert await asyncio.to_thread(gateway.process.wait, 10) == 0
+        assert time.monotonic() - began_at <= 5.0
+        assert "client_gone_early" not in gateway.text()
+
+
+async def test_the_process_is_gone_within_the_grace_whoever_still_reads(tmp_path):
+    limits = {"requests_per_worker": 64, "drain_delay_s": 0.0, "grace_s": 6.0, "write_buffer_bytes": 4096}
+    with run_worker(tmp_path, "instant") as worker, run_gateway(tmp_path, [worker], limits=limits) as gateway:
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(("127.0.0.1", gateway.port))
+        body = json.dumps(request_body(100_000)).encode()
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nauthorization: Bearer {KEY}\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        slow.sendall(head.encode() + body)
+        with slow, socket.create_connection(("127.0.0.1", gateway.admin_port)):
+            await wait_for_streams(gateway, 1)
+            await asyncio.sleep(0.5)
+            gateway.signal(signal.SIGTERM)
+            began_at = time.monotonic()
+            assert await asyncio.to_thread(gateway.process.wait, 15) == 0
+            took_s = time.monotonic() - began_at
+        assert 2.0 < took_s <= 6.0, "the stream has most of the grace, and all of it is enough for the process"

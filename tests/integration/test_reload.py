@@ -1,16 +1,21 @@
 """A configuration is read again while requests run: whole or not at all."""
 
+import asyncio
 import signal
+import threading
 import time
 
 import httpx
 import pytest
 import yaml
 
+from service.main import House
+from service.settings.build import build_plan, load_settings
 from tests.support.service_process import (
     KEY,
     SUSPENDED_KEY,
     Process,
+    build_settings,
     hash_of,
     request_body,
     run_gateway,
@@ -86,5 +91,30 @@ def test_reload(tmp_path):
         while call(gateway, KEY).status_code != 200:
             assert time.monotonic() < until
         assert call(gateway, KEY).headers["x-sluice-tier"] == "spare"
+        figures = gateway.admin("GET", "/metrics").text.splitlines()
+        assert any(
+            'tier="spare"' in line and 'outcome="completed"' in line and float(line.split()[1]) >= 1 for line in figures
+        )
         assert gateway.admin("GET", "/admin/v1/config").json()["needs_restart"] == ["listen.port"]
         assert "reload refused" in gateway.text()
+
+
+async def test_the_loop_goes_on_while_the_file_is_read(tmp_path):
+    settings = build_settings([1], 26998, 26999)
+    plan = build_plan(load_settings(yaml.safe_dump(settings), {}), {}, b"salt")
+    went_on = threading.Event()
+
+    def reread():
+        assert went_on.wait(5), "the loop stood still while the file was read"
+        return plan
+
+    house = House(plan, reread, 4096, seed=1)
+    try:
+        reading = asyncio.ensure_future(house.desk.reload())
+        await asyncio.sleep(0.01)
+        second = asyncio.ensure_future(house.desk.reload())
+        went_on.set()
+        assert await reading == ([], [])
+        assert await second == ([], [])
+    finally:
+        house.close()

@@ -155,17 +155,26 @@ def run_worker(folder: Path, profile: str = "m3.1-flash", *options: str) -> Iter
 
 @contextlib.contextmanager
 def run_gateway(
-    folder: Path, workers: Sequence[Listening], environment: dict[str, str] | None = None, **more: Any
+    folder: Path,
+    workers: Sequence[Listening],
+    environment: dict[str, str] | None = None,
+    ready: bool = True,
+    ready_on_admin: bool = False,
+    **more: Any,
 ) -> Iterator[Process]:
-    """One gateway in front of ``workers``, ready."""
-    port, admin_port = find_ports(2)
+    """One gateway in front of ``workers``, ready unless that is not to be waited for; ``listen`` in ``more`` names
+    both ports."""
+    listen = more.get("listen")
+    port, admin_port = find_ports(2) if listen is None else (listen["port"], listen["admin_port"])
     config = folder / f"sluice-{port}.yaml"
     config.write_text(yaml.safe_dump(build_settings([one.port for one in workers], port, admin_port, **more)))
     argv = [sys.executable, "-m", "service", "serve", "-c", str(config)]
     secrets = {"SLUICE_ADMIN_TOKEN": TOKEN, **(environment or {})}
     with run_process(argv, folder / f"gateway-{port}.log", port, secrets) as gateway:
         gateway.admin_port, gateway.config = admin_port, config
-        await_success(f"{gateway.url}/readyz", gateway)
+        await_success(f"{gateway.admin_url}/healthz", gateway)
+        if ready:
+            await_success(f"{gateway.admin_url if ready_on_admin else gateway.url}/readyz", gateway)
         yield gateway
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from service.runtime.drain import Drain, Phase
+from service.runtime.drain import Drain, Phase, compute_timetable
 
 
 async def turn() -> None:
@@ -75,7 +75,16 @@ async def test_what_runs_longer_than_the_grace_is_cut(time):
     drain.begin()
     await drain.run(lambda: (0.0, 5.0))
     assert house.did == ["closed", "cut 3"]
-    assert 107.0 <= time.now < 107.5, "the grace, and the time for the last bytes of whoever still reads"
+    assert 102.5 <= time.now < 104.5, "what is kept of the grace has been left for the end of the process"
+
+
+def test_the_process_has_time_to_end_within_the_grace():
+    times = compute_timetable(5.0, 600.0)
+    assert (times.delay_s, times.flush_s) == (5.0, 2.0)
+    assert times.cut_s + times.flush_s + 1.5 <= 600.0
+    short = compute_timetable(0.9, 1.0)
+    assert 0 < short.delay_s <= short.cut_s
+    assert 0 < short.flush_s < 1.0 - short.cut_s
 
 
 async def test_a_second_word_hurries_through_delay_and_grace(time):

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from service.settings import load
 from service.settings.build import load_plan, load_settings
 from service.settings.fault import SettingsFault, SettingsRefusedError
+from service.settings.load import parse_tree
 
 HASH = "sha256:" + "ab" * 32
 GOOD = {
@@ -62,6 +64,29 @@ state: redis://x
     assert "not enforced by this version" in faults["tenants[0].contract"].message
     assert "only 'memory' exists" in faults["state"].message
     assert str(faults["modle"]) == "modle (line 2): is not known (did you mean 'model'?)"
+
+
+@pytest.mark.parametrize("loader", {yaml.SafeLoader, load._LOADER}, ids=lambda loader: loader.__name__)
+def test_whatever_reads_the_file_lines_and_faults_are_the_same(monkeypatch, loader):
+    monkeypatch.setattr(load, "_LOADER", loader)
+    tree, lines, faults = parse_tree("a: 1\nb:\n  - c: 2\n    d: 3\n    c: 4\na: 5\n")
+    assert tree == {"a": 5, "b": [{"c": 4, "d": 3}]}
+    assert (lines["b[0].d"], lines["a"]) == (4, 1)
+    assert [(fault.path, fault.line) for fault in faults] == [("b[0].c", 5), ("a", 6)]
+    for text, line in (("a: [1\nb: 2\n", 2), ("[" * 5000, None), ("a: \x07", None)):
+        with pytest.raises(SettingsRefusedError) as refused:
+            parse_tree(text)
+        (fault,) = refused.value.faults
+        assert "is not valid YAML" in fault.message
+        assert line is None or fault.line == line
+
+
+def test_the_fast_reader_is_used_where_there_is_one():
+    assert load._LOADER is (yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader)
+
+
+def test_no_tier_has_the_name_of_none():
+    assert set(faults_of(tiers={"none": {"rank": 0, "best_effort": True}}, tenants=[])) == {"tiers.none"}
 
 
 def test_a_key_that_stands_twice_is_a_fault_where_it_stands():

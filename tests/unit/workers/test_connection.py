@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from ssl import CERT_REQUIRED
 
 import pytest
 
@@ -9,7 +10,7 @@ from service.domain.event import FailureCause
 from service.workers.addresses import WorkerAddress
 from service.workers.call import PooledCall
 from service.workers.client import WorkerConnection
-from service.workers.lane import Lane, PoolConfig
+from service.workers.lane import Lane, PoolConfig, build_worker_tls
 from service.workers.pool import WorkerPool
 from tests.support.loop import FakeLoop
 
@@ -435,15 +436,21 @@ async def test_connecting_goes_to_the_workers_address_with_a_limit(monkeypatch):
     loop = asyncio.get_running_loop()
     asked = []
 
-    async def create_connection(factory, host, port, ssl):
-        asked.append((host, port, ssl))
+    async def create_connection(factory, host, port, ssl, server_hostname):
+        asked.append((host, port, ssl, server_hostname))
         return Transport(), factory()
 
     monkeypatch.setattr(loop, "create_connection", create_connection)
-    for tls in (False, True):
-        lane = Lane(WorkerAddress("w", "127.0.0.1", 7, tls), PoolConfig(), loop, loop.time)
+    for tls, name in ((False, None), (True, None), (True, "workers.test")):
+        lane = Lane(WorkerAddress("w", "127.0.0.1", 7, tls, name), PoolConfig(), loop, loop.time)
         assert isinstance(await lane.connect(), WorkerConnection)
-    assert asked == [("127.0.0.1", 7, None), ("127.0.0.1", 7, True)]
+    context = build_worker_tls()
+    assert context.verify_mode is CERT_REQUIRED
+    assert asked == [
+        ("127.0.0.1", 7, None, None),
+        ("127.0.0.1", 7, context, "127.0.0.1"),
+        ("127.0.0.1", 7, context, "workers.test"),
+    ]
 
     async def hang(*_, **__):
         await loop.create_future()

@@ -1,0 +1,126 @@
+"""Certificates: of the public port, also when they change, and of workers that are found by name."""
+
+import contextlib
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.service_process import (
+    KEY,
+    TOKEN,
+    Process,
+    find_ports,
+    request_body,
+    run_gateway,
+    run_worker,
+)
+from tests.support.tls_front import run_tls_front
+
+pytestmark = pytest.mark.integration
+HEADERS = {"authorization": f"Bearer {KEY}"}
+
+
+@pytest.fixture(autouse=True)
+def _openssl() -> None:
+    if shutil.which("openssl") is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("openssl is missing: deploy/test-parts.sh installs it", pytrace=False)
+        pytest.skip("openssl, which makes the certificates, is missing")
+
+
+def make_certificate(folder: Path, kind: str, names: str, common: str) -> None:
+    """``cert.pem`` and ``key.pem`` in ``folder``, signed by itself."""
+    key = ["rsa:2048"] if kind == "rsa" else ["ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    argv = ["openssl", "req", "-x509", "-nodes", "-days", "2", "-newkey", *key, "-subj", f"/CN={common}"]
+    argv += ["-addext", f"subjectAltName={names}", "-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
+    subprocess.run(argv, check=True, capture_output=True, timeout=60)
+
+
+def show_subject(port: int) -> str:
+    """Whose certificate the port shows."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    with socket.create_connection(("127.0.0.1", port), 5) as plain, context.wrap_socket(plain) as secure:
+        assert secure.selected_alpn_protocol() == "http/1.1"
+        shown = secure.getpeercert(binary_form=True)
+    assert shown is not None
+    argv = ["openssl", "x509", "-inform", "DER", "-noout", "-subject"]
+    return subprocess.run(argv, input=shown, check=True, capture_output=True, timeout=10).stdout.decode()
+
+
+@contextlib.contextmanager
+def run_secure_gateway(folder: Path, worker: Process, **limits: float) -> Iterator[tuple[Process, int]]:
+    """A gateway with a certificate, and its public port; readiness is asked of the admin port."""
+    port, admin_port = find_ports(2)
+    tls = {"cert": str(folder / "cert.pem"), "key": str(folder / "key.pem")}
+    listen = {"port": port, "admin_port": admin_port, "tls": tls}
+    more = {"requests_per_worker": 64, "drain_delay_s": 0.0, "grace_s": 10.0, **limits}
+    with run_gateway(folder, [worker], ready_on_admin=True, listen=listen, limits=more) as gateway:
+        yield gateway, port
+
+
+def test_clients_are_served_over_tls_and_a_changed_certificate_is_seen_at_reload(tmp_path):
+    make_certificate(tmp_path, "rsa", "IP:127.0.0.1", "before")
+    first = (tmp_path / "cert.pem").read_bytes()
+    (tmp_path / "trusted.pem").write_bytes(first)
+    trusted = ssl.create_default_context(cafile=str(tmp_path / "trusted.pem"))
+    with run_worker(tmp_path, "instant") as worker, run_secure_gateway(tmp_path, worker) as (gateway, port):
+        url = f"https://127.0.0.1:{port}/v1/chat/completions"
+        with httpx.Client(verify=trusted, trust_env=False, headers=HEADERS) as client:
+            answer = client.post(url, json=request_body(300))
+            assert (answer.status_code, answer.text[-14:]) == (200, "data: [DONE]\n\n")
+            assert "CN = before" in show_subject(port)
+
+            make_certificate(tmp_path, "ec", "IP:127.0.0.1", "after")
+            assert "CN = before" in show_subject(port)
+            assert gateway.admin("POST", "/admin/v1/config/reload").json() == {"status": "applied", "needs_restart": []}
+            assert "CN = after" in show_subject(port)
+            assert client.post(url, json=request_body(2)).status_code == 200, "open connections go on"
+
+            (tmp_path / "cert.pem").write_bytes(first)  # whose key is not there any more
+            refused = gateway.admin("POST", "/admin/v1/config/reload")
+            assert (refused.status_code, "listen.tls" in refused.text) == (422, True)
+            assert "CN = after" in show_subject(port)
+
+
+def test_who_never_shakes_hands_is_not_kept(tmp_path):
+    make_certificate(tmp_path, "ec", "IP:127.0.0.1", "here")
+    with (
+        run_worker(tmp_path, "instant") as worker,
+        run_secure_gateway(tmp_path, worker, head_timeout_s=1.0) as (_, port),
+        socket.create_connection(("127.0.0.1", port), 10) as silent,
+    ):
+        began_at = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            assert silent.recv(1) == b""
+        assert 0.5 < time.monotonic() - began_at < 5
+
+
+@pytest.mark.parametrize(("names", "served"), [("DNS:localhost", True), ("DNS:elsewhere.test", False)])
+def test_workers_found_by_name_show_a_certificate_for_that_name(tmp_path, names, served):
+    make_certificate(tmp_path, "ec", names, "worker")
+    (front_port,) = find_ports(1)
+    pool = {"discovery": "dns", "name": "localhost", "port": front_port, "tls": True}
+    authorities = {"SSL_CERT_FILE": str(tmp_path / "cert.pem")}
+    with (
+        run_worker(tmp_path, "instant") as worker,
+        run_tls_front(front_port, worker.port, tmp_path),
+        run_gateway(tmp_path, [worker], authorities, ready=served, pool=pool) as gateway,
+    ):
+        if served:
+            url = f"{gateway.url}/v1/chat/completions"
+            answer = httpx.post(url, json=request_body(2), headers=HEADERS, trust_env=False, timeout=10)
+            assert answer.status_code == 200
+        else:
+            time.sleep(2)
+            ready = httpx.get(f"{gateway.url}/readyz", trust_env=False)
+            assert (ready.status_code, gateway.admin("GET", "/readyz", TOKEN).status_code) == (503, 503)
