@@ -39,6 +39,7 @@ from service.runtime.descriptors import bound_connections, raise_descriptor_limi
 from service.runtime.drain import Drain
 from service.runtime.driver import Driver
 from service.runtime.journey import Road
+from service.runtime.outbox import Outbox
 from service.runtime.sockets import open_listener
 from service.settings.admin_token import obtain_token
 from service.settings.build import CACHE_SALT, Plan, load_plan
@@ -77,7 +78,8 @@ class House:
         self._started = plan.settings
         self._reread = reread
         self._clock = clock = MonotonicClock()
-        self._pool = WorkerPool(plan.pool, loop, clock.now)
+        outbox = Outbox(loop.call_soon)
+        self._pool = WorkerPool(plan.pool, loop, clock.now, outbox.write)
         self._recorder = Recorder(plan.corridor.tiers.values())
         self._driver = Driver(FlowController(plan.flow, chance), clock, loop, [self._recorder])
         roster = PoolRoster(self._pool, self._driver.submit)
@@ -100,7 +102,7 @@ class House:
                          descriptors, connections_max, edge.connections_max)  # fmt: skip
         self._bodies = ByteBudget(edge.bodies_max_bytes)
         self.factory, self._edge_state = build_protocol_factory(
-            self._guard, replace(edge, connections_max=connections_max), self._corridor, loop, self._bodies
+            self._guard, replace(edge, connections_max=connections_max), self._corridor, loop, self._bodies, outbox
         )
         self.drain = Drain(self, clock.now)
         self.desk = Desk(self._driver, self.monitor, self.drain, self, self, roster.set_draining, self._opaque)

@@ -13,6 +13,7 @@ from service.gateway.edge import FAULTY, LINGER_S, TOO_MANY, EdgeConfig, mark
 from service.gateway.exchange import ByteBudget, Exchange
 from service.gateway.responses import render_retry
 from service.runtime.advice import compute_retry_after_s
+from service.runtime.outbox import Outbox
 
 
 class CorridorEntry(Protocol):
@@ -66,12 +67,14 @@ class ClientConnection(HttpToolsProtocol):
         reserve: dict["ClientConnection", None],
         corridor: CorridorEntry,
         loop: asyncio.AbstractEventLoop,
+        outbox: Outbox,
     ) -> None:
         super().__init__(config, server_state, {}, _loop=loop)
         self._edge = edge
         self._budget = budget
         self._reserve = reserve
         self._corridor = corridor
+        self._outbox = outbox
         self._over_limit = False
         self._due_at: float | None = None
         self._head_bytes = 0
@@ -228,6 +231,7 @@ class ClientConnection(HttpToolsProtocol):
         self._due_at = None
         newest: Any = self.cycle
         if newest is None or newest.response_complete:
+            self._outbox.flush()
             self.transport.write(mark(answer, b""))
             if self.transport.can_write_eof():
                 self.transport.write_eof()

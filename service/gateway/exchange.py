@@ -9,6 +9,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from service.gateway.edge import LINGER_S
 from service.runtime.account import Settlement
+from service.runtime.outbox import Outbox
 
 
 class ClientListener(Protocol):
@@ -73,6 +74,7 @@ class Exchange:
         "_chunked",
         "_flow",
         "_on_response",
+        "_outbox",
         "_taken",
         "_transport",
         "_unsent_head",
@@ -113,7 +115,9 @@ class Exchange:
         keep_alive: bool,
         http_10: bool,
         on_response: Callable[[], None],
+        outbox: Outbox,
     ) -> None:
+        self._outbox = outbox
         self._transport = transport
         self._flow = flow
         self._on_response = on_response
@@ -185,7 +189,7 @@ class Exchange:
         if self._unsent_head:
             data = self._unsent_head + data
             self._unsent_head = b""
-        self._transport.write(data)
+        self._outbox.write(self._transport, data)
 
     def finish(self) -> None:
         """The response is complete; the connection is free for the next request."""
@@ -196,11 +200,13 @@ class Exchange:
             return
         end = self._unsent_head + b"0\r\n\r\n" if self._chunked else self._unsent_head
         if end:
-            self._transport.write(end)
+            self._outbox.write(self._transport, end)
         self.response_complete = True
         if self.more_body:
+            self._outbox.flush()
             self._linger()
         elif not self.keep_alive:
+            self._outbox.flush()
             self._transport.close()
         self._on_response()
 
@@ -231,7 +237,7 @@ class Exchange:
 
     def send_continue(self) -> None:
         """The client waits for leave to send its body."""
-        self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._outbox.write(self._transport, b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def take_body(self, data: bytes) -> None:
         """Keep a piece of the body, or nothing of it once it is too large."""

@@ -15,6 +15,7 @@ from service.gateway.edge import HEAD_MAX_BYTES, HEAD_TOO_LARGE, NOT_HTTP, EdgeC
 from service.gateway.exchange import ByteBudget, Exchange
 from service.gateway.target import build_scope, strip_authority
 from service.runtime.guard import contain
+from service.runtime.outbox import Outbox
 
 __all__ = ["CorridorEntry", "EdgeConfig", "EdgeProtocol", "build_protocol_factory"]
 
@@ -136,6 +137,7 @@ class EdgeProtocol(ClientConnection):
             http_version != "1.0" and not self._over_limit and self.parser.should_keep_alive(),
             http_version == "1.0",
             self.on_response_complete,
+            self._outbox,
         )
         exchange.over_limit = self._over_limit
         exchange.body_limit = self._edge.body_max_bytes
@@ -245,9 +247,10 @@ def build_protocol_factory(
     corridor: CorridorEntry,
     loop: asyncio.AbstractEventLoop,
     budget: ByteBudget | None = None,
+    outbox: Outbox | None = None,
 ) -> tuple[Callable[[], EdgeProtocol], ServerState]:
     """A factory for ``loop.create_server`` and the state shared by its connections. ``budget``: of all bodies, for
-    whoever wants to see how much of it is taken."""
+    whoever wants to see how much of it is taken; ``outbox``: shared with whatever else is written on this loop."""
     config = Config(
         app,
         http=EdgeProtocol,
@@ -264,4 +267,5 @@ def build_protocol_factory(
     state = ServerState()
     bodies = ByteBudget(edge.bodies_max_bytes) if budget is None else budget
     reserve: dict[ClientConnection, None] = {}
-    return lambda: EdgeProtocol(config, state, edge, bodies, reserve, corridor, loop), state
+    written = Outbox(loop.call_soon) if outbox is None else outbox
+    return lambda: EdgeProtocol(config, state, edge, bodies, reserve, corridor, loop, written), state

@@ -52,6 +52,11 @@ class ConnectionHome(Protocol):
     reads: int
     """Grows with every read of an answer."""
 
+    @property
+    def write(self) -> Callable[[asyncio.Transport, bytes], None]:
+        """Sends on a transport, now or at the end of the loop's turn."""
+        ...
+
     def freed(self, connection: "WorkerConnection") -> None:
         """An answer is complete and the connection may be used again."""
         ...
@@ -110,7 +115,7 @@ class WorkerConnection(asyncio.Protocol):
         self._take_body = _ignore
         self._phase = _UNANSWERED
         if len(body) == 1 and len(body[0]) < 65536:
-            transport.write(head + body[0])
+            self._home.write(transport, head + body[0])
         else:
             transport.writelines([head, *body])
 

@@ -30,6 +30,15 @@ def build_worker_tls() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
+Write = Callable[[asyncio.Transport, bytes], None]
+"""Sends bytes on a transport, now or at the end of the loop's turn."""
+
+
+def write_now(transport: asyncio.Transport, data: bytes) -> None:
+    """Send at once."""
+    transport.write(data)
+
+
 class Lane:
     """All connections to one worker."""
 
@@ -46,6 +55,7 @@ class Lane:
         "open",
         "prefix",
         "reads",
+        "write",
     )
 
     def __init__(
@@ -54,8 +64,10 @@ class Lane:
         config: PoolConfig,
         loop: asyncio.AbstractEventLoop,
         now: Callable[[], float],
+        write: Write = write_now,
     ) -> None:
         self.address = address
+        self.write = write
         self.prefix = f" HTTP/1.1\r\nhost: {address.authority}\r\n".encode()
         self.idle: dict[WorkerConnection, None] = {}
         self.open: set[WorkerConnection] = set()

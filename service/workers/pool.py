@@ -8,7 +8,7 @@ from service.domain.units import WorkerId
 from service.workers.addresses import WorkerAddress
 from service.workers.call import PooledCall
 from service.workers.client import ReplySink
-from service.workers.lane import Lane, PoolConfig
+from service.workers.lane import Lane, PoolConfig, Write, write_now
 
 __all__ = ["PoolConfig", "PooledCall", "WorkerPool"]
 
@@ -20,7 +20,14 @@ class WorkerPool:
     or swept.
     """
 
-    def __init__(self, config: PoolConfig, loop: asyncio.AbstractEventLoop, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        config: PoolConfig,
+        loop: asyncio.AbstractEventLoop,
+        now: Callable[[], float],
+        write: Write = write_now,
+    ) -> None:
+        self._write = write
         self._config = config
         self._loop = loop
         self._lanes: dict[WorkerId, Lane] = {}
@@ -29,7 +36,7 @@ class WorkerPool:
     def add(self, worker_id: WorkerId, address: WorkerAddress) -> None:
         """Make a worker reachable."""
         if worker_id not in self._lanes:
-            self._lanes[worker_id] = Lane(address, self._config, self._loop, self.now)
+            self._lanes[worker_id] = Lane(address, self._config, self._loop, self.now, self._write)
 
     def remove(self, worker_id: WorkerId) -> None:
         """Forget a worker: idle connections close now, busy ones when their answer is complete."""
@@ -49,7 +56,7 @@ class WorkerPool:
         """
         lane = self._lanes.get(worker_id)
         if lane is None:
-            nowhere = Lane(WorkerAddress(worker_id, "", 0, False), self._config, self._loop, self.now)
+            nowhere = Lane(WorkerAddress(worker_id, "", 0, False), self._config, self._loop, self.now, self._write)
             call = PooledCall(nowhere, b"", (), sink)
             self._loop.call_soon(call.on_failure, FailureCause.UNREACHABLE)
             return call
