@@ -157,3 +157,17 @@ def test_a_file_that_is_not_there(tmp_path):
         load_plan(tmp_path / "none.yaml", {}, b"")
     with pytest.raises(SettingsRefusedError, match="cannot be read"):
         load_plan(Path(tmp_path), {}, b"")
+
+
+def test_a_long_file_is_read_in_pieces_so_that_other_threads_get_their_turn(monkeypatch):
+    asked = []
+    read = load._Pieces.read
+
+    def note(pieces, size):
+        asked.append(size)
+        return read(pieces, size)
+
+    monkeypatch.setattr(load._Pieces, "read", note)
+    tree, _, _ = parse_tree("\n".join(f"key{index}: value" for index in range(20_000)))
+    assert len(tree) == 20_000
+    assert len(asked) > 10
