@@ -319,7 +319,15 @@ class Journey:
             settlement.prompt_tokens, settlement.cached_tokens = tap.prompt_tokens, tap.cached_tokens
             settlement.output_tokens = tap.output_tokens
         self.stage = Stage.ENDED
-        self._road.driver.submit(PermitEnded(self.request.request_id, ending, settlement.output_tokens))
+        self._road.driver.submit(
+            PermitEnded(
+                self.request.request_id,
+                ending,
+                settlement.output_tokens,
+                settlement.prompt_tokens,
+                settlement.cached_tokens,
+            )  # fmt: skip
+        )
 
     def _end(self, outcome: Outcome) -> None:
         self.stage = Stage.ENDED
