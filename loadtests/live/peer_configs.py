@@ -6,6 +6,7 @@ count (Sluice is one process, and nginx, HAProxy and Envoy are the floor it is h
 one worker leaves nothing to choose, so the cheapest choice is the fair one.
 """
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import yaml
 
 from loadtests.live.backend import MODEL
 
-BENCH_KEY = "sk-bench-0123456789abcdef0123456789abcdef"
+BENCH_KEY = "sk-sluice-bench-of-this-machine-only-0000000000"
 _HOST = "127.0.0.1"
 _ENVOY_FILTERS = "type.googleapis.com/envoy.extensions.filters"
 
@@ -228,16 +229,11 @@ def build_sluice_config(site: Site, *, key: str = BENCH_KEY) -> str:
             {
                 "id": "bench",
                 "tier": "priority",
-                "keys": [key],
-                "contract": {
-                    "requests_per_minute": 100_000_000,
-                    "tokens_per_minute": 1_000_000_000_000,
-                    "concurrency": 100_000,
-                },
-                "excess": "run",
+                "keys": [{"hash": "sha256:" + hashlib.sha256(key.encode()).hexdigest(), "prefix": key[:14]}],
             }
         ],
         "listen": {"host": _HOST, "port": site.port, "admin_port": site.admin_port},
+        "limits": {"requests_per_worker": 4096, "drain_delay_s": 0.0},
         "state": "memory",
     }
     return yaml.safe_dump(config, sort_keys=False)

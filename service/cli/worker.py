@@ -139,7 +139,7 @@ def preflight(
 
 @app.command()
 def run(
-    profile: ProfileOption = "cpu-small",
+    profile: ProfileOption = "m3.1-flash",
     model: ModelOption = None,
     tensor_parallel: TensorOption = None,
     kv_dtype: KvOption = None,

@@ -31,6 +31,10 @@ class Guard:
         self._directory = directory
         self._cors = cors
 
+    def reconfigure(self, cors: CorsPolicy) -> None:
+        """Answer from now on as ``cors`` says."""
+        self._cors = cors
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         path, method = scope["raw_path"], scope["method"]

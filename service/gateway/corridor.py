@@ -22,6 +22,7 @@ from service.gateway.stored import StoredResponses, read_response_path
 from service.runtime.account import Settlement
 from service.runtime.bypass import Bypass
 from service.runtime.journey import Journey, Outbound, Road
+from service.runtime.limits import RelayConfig
 from service.runtime.ports import TenantDirectory
 
 _log = logging.getLogger("sluice.corridor")
@@ -34,13 +35,14 @@ tenant, a tier or a destination."""
 @value
 class CorridorConfig:
     """What the edge needs to know of the service. ``priority_step``: vLLM priority per rank of a tier; ``salt``: the
-    secret behind each tenant's ``cache_salt``, the same on every replica."""
+    secret behind each tenant's ``cache_salt``, the same on every replica; ``worker_key``: what workers ask for."""
 
     model: str
     tiers: Mapping[TierName, Tier]
     queue_ttl_s: float = 30.0
     priority_step: int = 10
     salt: bytes = b""
+    worker_key: bytes = b""
 
 
 class _Refused(Exception):  # noqa: N818 - a way out, not an error
@@ -63,6 +65,13 @@ class Corridor:
         self._prefix = secrets.token_hex(4)
         self._count = 0
         self._salts: dict[str, bytes] = {}
+        self.config = config
+
+    def reconfigure(self, config: CorridorConfig, cors: CorsPolicy, relay: RelayConfig) -> None:
+        """Requests that come from now on are served by these; those under way keep what they began with."""
+        road = self._road
+        self._road = Road(road.driver, road.transport, road.accounts, road.clock, road.later, relay, road.opaque)
+        self._cors = cors
         self.config = config
 
     # ---------------------------------------------------------------- word from the listener
@@ -279,6 +288,8 @@ class Corridor:
         )  # fmt: skip
         if rank:
             lines += b"x-vllm-priority: %d\r\n" % (rank * self.config.priority_step)
+        if self.config.worker_key:
+            lines += b"authorization: Bearer %b\r\n" % self.config.worker_key
         for name in _PASSED:
             if name in named:
                 lines += b"%b: %b\r\n" % (name, named[name])

@@ -122,6 +122,15 @@ class Driver:
                 _log.exception("a request under way failed when it looked at the time")
                 passenger.on_fault()
 
+    def cut(self) -> None:
+        """End every request under way, since the gateway goes away; the fault of one keeps no other from its ending."""
+        for passenger in self.passengers():
+            try:
+                passenger.on_drain_cut()
+            except Exception:  # noqa: BLE001 - around one request: the others still get their word
+                _log.exception("a request under way could not be cut")
+                passenger.on_fault()
+
     def stats(self) -> FlowStats:
         """Snapshot of the core."""
         return self._controller.stats(self._now())

@@ -53,7 +53,7 @@ def check_valve(client: httpx.Client, model_name: str) -> None:
 
     def ask(_: int) -> httpx.Response:
         together.wait(20)
-        return client.post("/v1/chat/completions", json=chat(model_name, 400))
+        return client.post("/v1/chat/completions", json=chat(model_name, 200))
 
     with ThreadPoolExecutor(ASKED) as threads:
         answers = list(threads.map(ask, range(ASKED)))
@@ -67,7 +67,7 @@ def check_valve(client: httpx.Client, model_name: str) -> None:
 
 
 def check_shutdown(client: httpx.Client, worker: EngineProcess, model_name: str) -> None:
-    body = chat(model_name, 3000, stream=True)
+    body = chat(model_name, 1500, stream=True)
     with client.stream("POST", "/v1/chat/completions", json=body) as answer:
         lines = answer.iter_lines()
         next(lines)

@@ -114,7 +114,7 @@ def test_run_becomes_the_worker(became: list[Became], monkeypatch: pytest.Monkey
 
 
 def test_run_of_the_cpu_profile(became: list[Became], tmp_path: Path) -> None:
-    run("run", "--port", "9001")
+    run("run", "--profile", "cpu-small", "--port", "9001")
     ((program, argv, environment),) = became
     assert program == str(tmp_path / "python")
     assert argv[2:4] == ("serve", str(tmp_path))
@@ -135,7 +135,7 @@ def test_run_without_a_cpu_engine(became: list[Became], monkeypatch: pytest.Monk
         raise EngineUnavailableError("no room")
 
     monkeypatch.setattr(worker, "prepare_cpu_engine", fail)
-    assert run("run")[0::2] == (1, "no room\n")
+    assert run("run", "--profile", "cpu-small")[0::2] == (1, "no room\n")
     assert became == []
 
 

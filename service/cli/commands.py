@@ -1,0 +1,29 @@
+"""Puts the commands together."""
+
+import typer
+
+from service.cli.check import check
+from service.cli.drain import drain
+from service.cli.emulate import emulate
+from service.cli.keys import app as keys
+from service.cli.serve import serve
+from service.cli.up import up
+from service.cli.version import show_version
+from service.cli.worker import app as worker
+
+app = typer.Typer(
+    name="sluice",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Sluice: an OpenAI-compatible inference gateway in front of vLLM workers. "
+    "Try 'sluice up' first. Exit codes: 0 ok, 1 failed, 2 bad input.",
+)
+app.command()(up)
+app.command()(serve)
+app.command()(check)
+app.add_typer(keys)
+app.add_typer(worker)
+app.command()(emulate)
+app.command()(drain)
+app.command("version")(show_version)

@@ -1,0 +1,133 @@
+"""The operators' view and hand: what the admin port shows, put together from the parts that run."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from service.domain.units import WorkerId
+from service.gateway.inspection import Json, describe_queues, describe_worker, find_reason_not_ready
+from service.runtime.drain import Drain, Phase, Premises
+from service.runtime.driver import Driver
+from service.workers.monitor import Monitor
+
+_log = logging.getLogger("sluice.desk")
+
+
+class Papers(Protocol):
+    """What is known of the configuration, without its secrets."""
+
+    def model(self) -> str:
+        """The model served."""
+        ...
+
+    def queue_bounds(self) -> tuple[int, int]:
+        """Requests and tokens that may wait."""
+        ...
+
+    def tenants(self) -> Sequence[Json]:
+        """Tenants and the beginnings of their keys."""
+        ...
+
+    def config(self) -> Json:
+        """The settings in force."""
+        ...
+
+    def reload(self) -> tuple[Sequence[str], Sequence[str]]:
+        """Read them again: faults, and what waits for a restart."""
+        ...
+
+
+class Desk:
+    """Satisfies :class:`service.gateway.admin.Operations`."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        monitor: Monitor,
+        drain: Drain,
+        premises: Premises,
+        papers: Papers,
+        set_draining: Callable[[WorkerId, bool], None],
+        opaque: Callable[[WorkerId], bytes],
+    ) -> None:
+        self._driver = driver
+        self._monitor = monitor
+        self._drain = drain
+        self._premises = premises
+        self._papers = papers
+        self._set_draining = set_draining
+        self._opaque = opaque
+
+    def ready(self) -> str | None:
+        """Why no traffic should come, or ``None``."""
+        return find_reason_not_ready(self._driver.stats(), self._drain.phase is not Phase.SERVING)
+
+    def state(self) -> Json:
+        """The gateway at a glance."""
+        source = self._monitor.discovery_status()
+        reason = self.ready()
+        return {
+            "model": self._papers.model(),
+            "ready": reason is None,
+            "reason": reason,
+            **self.drain_status(),
+            "discovery": {
+                "source": source.source,
+                "listed": source.listed,
+                "failures": source.failures,
+                "last_error": source.last_error,
+            },
+            **self.queues(),
+            "workers": list(self.workers()),
+        }
+
+    def workers(self) -> Sequence[Json]:
+        """Each worker as the gateway sees it."""
+        core = {worker.worker_id: worker for worker in self._driver.stats().workers}
+        return [
+            describe_worker(status, core.get(status.worker_id), self._opaque(status.worker_id).decode())
+            for status in self._monitor.status()
+        ]
+
+    def queues(self) -> Json:
+        """What waits, and what bounds it."""
+        return describe_queues(self._driver.stats(), *self._papers.queue_bounds())
+
+    def tenants(self) -> Sequence[Json]:
+        """Tenants and the beginnings of their keys."""
+        return self._papers.tenants()
+
+    def config(self) -> Json:
+        """The settings in force."""
+        return self._papers.config()
+
+    def drain_status(self) -> Json:
+        """How far the gateway has left."""
+        premises = self._premises
+        return {
+            "phase": self._drain.phase.value,
+            "under_way": premises.under_way(),
+            "connections": premises.open_connections(),
+        }
+
+    def begin_drain(self) -> None:
+        """Leave; a second time: at once."""
+        _log.info("leaving" if self._drain.phase is Phase.SERVING else "leaving at once")
+        self._drain.begin()
+
+    def drain_worker(self, worker_id: str, draining: bool) -> bool:
+        """Give a worker no new work, or give it work again."""
+        if all(status.worker_id != worker_id for status in self._monitor.status()):
+            return False
+        _log.info("worker %s: %s", worker_id, "draining" if draining else "takes work again")
+        self._set_draining(WorkerId(worker_id), draining)
+        return True
+
+    def reload(self) -> tuple[Sequence[str], Sequence[str]]:
+        """Read the configuration again."""
+        faults, waiting = self._papers.reload()
+        for fault in faults:
+            _log.error("reload refused: %s", fault)
+        if not faults:
+            _log.info("configuration applied%s", f"; waits for a restart: {', '.join(waiting)}" if waiting else "")
+        return faults, waiting

@@ -1,0 +1,51 @@
+"""Describes the gateway for operators: snapshots in, plain JSON out. Nothing here carries a secret."""
+
+from typing import Any
+
+from service.flow.stats import FlowStats, WorkerStats
+from service.workers.monitor import WorkerStatus
+
+Json = dict[str, Any]
+
+
+def describe_queues(stats: FlowStats, queued_requests_max: int, queued_tokens_max: int) -> Json:
+    """What waits, and what bounds it."""
+    return {
+        "queued_requests": stats.queued_requests,
+        "queued_tokens": stats.queued_tokens,
+        "queued_requests_max": queued_requests_max,
+        "queued_tokens_max": queued_tokens_max,
+        "in_flight_requests": stats.in_flight,
+        "mean_service_s": stats.mean_service_s,
+    }
+
+
+def describe_worker(status: WorkerStatus, core: WorkerStats | None, opaque: str) -> Json:
+    """One worker: what it says of itself, and what the core thinks of it. ``opaque``: its name in answers."""
+    load = status.load
+    return {
+        "id": status.worker_id,
+        "opaque": opaque,
+        "address": status.address.base_url,
+        "healthy": status.health.healthy,
+        "reason": status.health.reason.value,
+        "draining": core is not None and core.draining,
+        "resting": core is not None and core.resting,
+        "in_flight_requests": 0 if core is None else core.in_flight,
+        "served_models": None if status.served_models is None else sorted(status.served_models),
+        "load_age_s": status.load_age_s,
+        "running_requests": None if load is None else load.running_requests,
+        "waiting_requests": None if load is None else load.waiting_requests,
+        "kv_cache_ratio": None if load is None else load.kv_cache_ratio,
+        "starved_s": status.starved_s,
+        "scrape_failures": status.scrape_failures,
+    }
+
+
+def find_reason_not_ready(stats: FlowStats, leaving: bool) -> str | None:
+    """Why no traffic should come, or ``None``."""
+    if leaving or stats.draining:
+        return "draining"
+    if not any(worker.healthy and not worker.draining for worker in stats.workers):
+        return "no worker is ready"
+    return None

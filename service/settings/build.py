@@ -1,0 +1,168 @@
+"""Translates a valid configuration into each room's frozen config; the only place that knows both."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from service.domain.tenant import Tenant
+from service.domain.tier import Tier
+from service.domain.units import TenantId, TierName
+from service.flow.config import BreakerConfig, FlowConfig, RetryConfig
+from service.gateway.corridor import CorridorConfig
+from service.gateway.cors import CorsPolicy
+from service.gateway.server import EdgeConfig
+from service.launch.profiles import build_cpu_small_profile, build_m31_flash_profile
+from service.runtime.limits import RelayConfig
+from service.settings.checks import find_cross_faults
+from service.settings.fault import SettingsRefusedError
+from service.settings.load import parse_tree, read_file, validate_parts
+from service.settings.schema import LimitSettings, Part, Settings, TenantSettings, TierSettings
+from service.workers.addresses import WorkerAddress, parse_address
+from service.workers.discovery import DnsConfig
+from service.workers.health import HealthConfig
+from service.workers.pool import PoolConfig
+from service.workers.probe import ProbeConfig
+from service.workers.watch import MonitorConfig
+
+CACHE_SALT, ADMIN_TOKEN, CONFIG_FILE = "SLUICE_CACHE_SALT", "SLUICE_ADMIN_TOKEN", "SLUICE_CONFIG"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything a gateway is built from. ``settings`` is the file as written, for operators to look at."""
+
+    settings: Settings
+    flow: FlowConfig
+    relay: RelayConfig
+    edge: EdgeConfig
+    corridor: CorridorConfig
+    cors: CorsPolicy
+    pool: PoolConfig
+    monitor: MonitorConfig
+    workers: tuple[WorkerAddress, ...]
+    dns: DnsConfig | None
+    keys: tuple[tuple[bytes, Tenant], ...]
+
+
+T = TypeVar("T")
+
+
+def load_plan(path: Path, environment: Mapping[str, str], salt: bytes) -> Plan:
+    """Read ``path`` and build from it; raises ``SettingsRefusedError`` with every fault there is."""
+    return build_plan(load_settings(read_file(path), environment), environment, salt)
+
+
+def load_settings(text: str, environment: Mapping[str, str]) -> Settings:
+    """The settings of ``text``, valid by themselves and together; ``SettingsRefusedError`` carries all faults."""
+    tree, lines, faults = parse_tree(text)
+    parts, more = validate_parts(tree, lines)
+    faults += more
+    faults += find_cross_faults(parts, tree, lines, environment)
+    if faults:
+        raise SettingsRefusedError(sorted(faults, key=lambda fault: (fault.line is None, fault.line or 0, fault.path)))
+    return Settings.model_validate(tree)
+
+
+def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) -> Plan:
+    """Translate. ``salt`` is the secret behind the tenants' cache salts."""
+    limits = settings.limits
+    worker_key = environment.get(settings.pool.api_key_env) if settings.pool.api_key_env else None
+    tiers = {TierName(name): _build_tier(name, tier) for name, tier in settings.tiers.items()}
+    return Plan(
+        settings=settings,
+        flow=_build_flow(settings),
+        relay=_copy(RelayConfig, limits),
+        edge=_copy(EdgeConfig, limits),
+        corridor=CorridorConfig(
+            settings.model, tiers, queue_ttl_s=limits.queue_ttl_s, salt=salt, worker_key=(worker_key or "").encode()
+        ),
+        cors=CorsPolicy(frozenset(origin.encode() for origin in settings.cors_origins)),
+        pool=_copy(PoolConfig, settings.pool),
+        monitor=_build_monitor(settings, worker_key),
+        workers=tuple(parse_address(url) for url in settings.pool.workers or ()),
+        dns=_build_dns(settings),
+        keys=tuple(
+            (bytes.fromhex(key.hash.removeprefix("sha256:")), _build_tenant(tenant))
+            for tenant in settings.tenants
+            for key in tenant.keys
+        ),
+    )
+
+
+def profile_permits(name: str) -> int | None:
+    """How many requests a worker of a shipped profile computes at once; ``None`` for unknown names."""
+    match name:
+        case "m3.1-flash":
+            return build_m31_flash_profile().limits.running_requests
+        case "cpu-small":
+            return build_cpu_small_profile(Path(os.devnull)).limits.running_requests
+        case _:
+            return None
+
+
+def _copy(kind: type[T], part: Part) -> T:
+    """A config whose fields are settings of the same name; fields that are no settings keep their default."""
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # every config is a dataclass
+    given: dict[str, Any] = {name: getattr(part, name) for name in type(part).model_fields if name in names}
+    return kind(**given)
+
+
+def _build_flow(settings: Settings) -> FlowConfig:
+    limits: LimitSettings = settings.limits
+    permits = limits.requests_per_worker or profile_permits(settings.pool.profile or "")
+    if permits is None:
+        raise AssertionError("the checks let neither a profile nor requests_per_worker pass")
+    return FlowConfig(
+        requests_per_worker=permits,
+        queued_requests_max=limits.queued_requests_max,
+        queued_tokens_max=limits.queued_tokens_max,
+        retry_after_max_s=limits.retry_after_max_s,
+        breaker=_copy(BreakerConfig, limits.breaker),
+        retry=_copy(RetryConfig, limits.retry),
+    )
+
+
+def _build_monitor(settings: Settings, worker_key: str | None) -> MonitorConfig:
+    health = settings.health
+    return MonitorConfig(
+        interval_s=health.interval_s,
+        health_interval_s=health.health_interval_s,
+        models_interval_s=health.models_interval_s,
+        probe=ProbeConfig(
+            read_timeout_s=health.read_timeout_s, total_timeout_s=health.read_timeout_s + 1.0, api_key=worker_key
+        ),
+        health=HealthConfig(
+            required_model=settings.model,
+            stall_after_s=health.stall_after_s,
+            blind_stall_after_s=health.blind_stall_after_s,
+            failures_to_eject=health.failures_to_eject,
+            recovery_probes=health.recovery_probes,
+            stale_after_s=health.stale_after_s,
+        ),
+    )
+
+
+def _build_dns(settings: Settings) -> DnsConfig | None:
+    pool = settings.pool
+    if pool.discovery != "dns" or pool.name is None or pool.port is None:
+        return None
+    return DnsConfig(pool.name, pool.port, pool.tls)
+
+
+def _build_tier(name: str, tier: TierSettings) -> Tier:
+    return Tier(
+        name=TierName(name),
+        rank=tier.rank,
+        best_effort=tier.best_effort,
+        availability=tier.availability,
+        attainment=tier.attainment,
+        ttft_targets_s=tuple(tier.ttft.items()),
+        tpot_target_s=tier.tpot_s,
+        queue_ttl_s=tier.queue_ttl_s,
+    )
+
+
+def _build_tenant(tenant: TenantSettings) -> Tenant:
+    return Tenant(TenantId(tenant.id), TierName(tenant.tier), tenant.suspended, frozenset(tenant.models))

@@ -1,0 +1,127 @@
+"""Finds what is wrong between parts of a configuration that are each valid by themselves."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from service.launch.profiles import PROFILE_NAMES
+from service.settings.fault import SettingsFault
+from service.settings.load import Lines, locate
+from service.settings.schema import (
+    LimitSettings,
+    ListenSettings,
+    PoolSettings,
+    TenantSettings,
+    TierSettings,
+)
+from service.settings.tls import build_tls_context
+from service.workers.addresses import parse_address
+
+
+def find_cross_faults(
+    parts: Mapping[str, Any], tree: Mapping[str, Any], lines: Lines, environment: Mapping[str, str]
+) -> list[SettingsFault]:
+    """Every fault between the valid ones among ``parts``; a part that is ``None`` was not valid."""
+    found: list[tuple[str, str, str]] = []
+    pool, tiers, tenants = parts["pool"], parts["tiers"], parts["tenants"]
+    limits, listen = parts["limits"], parts["listen"]
+    if pool is not None:
+        found += _check_pool(pool, environment)
+    if pool is not None and limits is not None and limits.requests_per_worker is None and pool.profile is None:
+        cure = "set it to what one worker computes at once (vLLM's --max-num-seqs), or name pool.profile"
+        found.append(("limits.requests_per_worker", "is missing, and there is no profile to take it from", cure))
+    if tiers is not None:
+        found += _check_ranks(tiers)
+    if tenants is not None:
+        written = tree.get("tiers")
+        found += _check_tenants(tenants, {str(name) for name in written} if isinstance(written, dict) else None)
+    if limits is not None:
+        found += _check_limits(limits)
+    if listen is not None:
+        found += _check_listen(listen)
+    return [SettingsFault(path, message, cure, locate(path, lines)) for path, message, cure in found]
+
+
+def _check_pool(pool: PoolSettings, environment: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    if pool.discovery == "static":
+        if not pool.workers:
+            yield "pool.workers", "is missing: static discovery needs them", "list them, as http://127.0.0.1:9001"
+        for name in ("name", "port"):
+            if getattr(pool, name) is not None:
+                yield f"pool.{name}", "belongs to discovery: dns", "remove it"
+    else:
+        for name in ("name", "port"):
+            if getattr(pool, name) is None:
+                yield f"pool.{name}", "is missing: discovery by DNS needs it", "add it"
+        if pool.workers is not None:
+            yield "pool.workers", "belongs to discovery: static", "remove it"
+    yield from _check_addresses(pool.workers or [])
+    if pool.profile is not None and pool.profile not in PROFILE_NAMES:
+        yield "pool.profile", f"{pool.profile!r} does not exist", f"use {' or '.join(PROFILE_NAMES)}"
+    if pool.api_key_env is not None and not environment.get(pool.api_key_env):
+        yield "pool.api_key_env", f"the environment has no {pool.api_key_env}", "set it to the workers' key"
+
+
+def _check_addresses(workers: list[str]) -> Iterator[tuple[str, str, str]]:
+    seen: dict[str, int] = {}
+    for index, url in enumerate(workers):
+        try:
+            worker_id = parse_address(url).worker_id
+        except ValueError as error:
+            yield f"pool.workers[{index}]", str(error), "write it as http://HOST:PORT"
+            continue
+        if worker_id in seen:
+            yield f"pool.workers[{index}]", f"is the same worker as pool.workers[{seen[worker_id]}]", "keep one"
+        seen.setdefault(worker_id, index)
+
+
+def _check_ranks(tiers: Mapping[str, TierSettings]) -> Iterator[tuple[str, str, str]]:
+    taken: dict[int, str] = {}
+    for name, tier in tiers.items():
+        if tier.rank in taken:
+            yield f"tiers.{name}.rank", f"is the rank of {taken[tier.rank]!r} too", "give each tier its own"
+        taken.setdefault(tier.rank, name)
+
+
+def _check_tenants(tenants: list[TenantSettings | None], tiers: set[str] | None) -> Iterator[tuple[str, str, str]]:
+    ids: dict[str, int] = {}
+    hashes: dict[str, str] = {}
+    for index, tenant in enumerate(tenants):
+        if tenant is None:
+            continue
+        if tiers is not None and tenant.tier not in tiers:
+            cure = f"use {' or '.join(sorted(tiers))}" if tiers else "add the tier"
+            yield f"tenants[{index}].tier", f"there is no tier {tenant.tier!r}", cure
+        if tenant.id in ids:
+            yield f"tenants[{index}].id", f"{tenant.id!r} is tenants[{ids[tenant.id]}] already", "name it otherwise"
+        ids.setdefault(tenant.id, index)
+        for number, key in enumerate(tenant.keys):
+            path = f"tenants[{index}].keys[{number}]"
+            if key.hash in hashes:
+                yield f"{path}.hash", f"is the key of {hashes[key.hash]} too", "make another with 'sluice keys new'"
+            hashes.setdefault(key.hash, path)
+
+
+def _check_limits(limits: LimitSettings) -> Iterator[tuple[str, str, str]]:
+    for low, high in (
+        ("drain_delay_s", "grace_s"),
+        ("body_max_bytes", "bodies_max_bytes"),
+        ("heartbeat_after_s", "first_token_s"),
+    ):
+        if getattr(limits, low) > getattr(limits, high):
+            message = f"is {getattr(limits, low)}, above {high} ({getattr(limits, high)})"
+            yield f"limits.{low}", message, f"lower it, or raise {high}"
+    if limits.breaker.open_s > limits.breaker.open_max_s:
+        yield "limits.breaker.open_s", f"is above open_max_s ({limits.breaker.open_max_s})", "lower it"
+    if limits.queued_requests_max > limits.connections_max:
+        message = f"is {limits.queued_requests_max}, above connections_max ({limits.connections_max})"
+        yield "limits.queued_requests_max", message, "each waiting request holds a connection: lower it"
+
+
+def _check_listen(listen: ListenSettings) -> Iterator[tuple[str, str, str]]:
+    if listen.port == listen.admin_port:
+        yield "listen.admin_port", f"is the public port too ({listen.port})", "give each its own"
+    if listen.tls is not None:
+        try:
+            build_tls_context(listen.tls.cert, listen.tls.key)
+        except OSError as error:
+            yield "listen.tls", f"cannot be used: {error}", "name a certificate chain and its key, both PEM files"

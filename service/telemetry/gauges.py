@@ -1,0 +1,55 @@
+"""Reads states (queue, workers, connections) from one snapshot, taken when somebody scrapes."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from service.domain.units import WorkerId
+from service.flow.stats import FlowStats
+from service.telemetry.labels import WorkerPhase, phase_of
+from service.telemetry.metrics import (
+    BODY_BYTES,
+    CONNECTIONS,
+    DRAINING,
+    IN_FLIGHT,
+    PERMITS_HELD,
+    QUEUED_REQUESTS,
+    QUEUED_TOKENS,
+    WORKER_HEALTHY,
+    WORKER_LOAD_AGE,
+    WORKERS,
+    Family,
+    Metric,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state at one moment. ``None`` and workers that are not in ``load_ages_s`` mean: nobody knows."""
+
+    flow: FlowStats
+    load_ages_s: Mapping[WorkerId, float | None] = field(default_factory=dict)
+    body_bytes_in_flight: int | None = None
+    connections: int | None = None
+
+
+def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
+    """All gauges. Workers are those of the snapshot, so a worker that is gone leaves no series behind."""
+    flow = snapshot.flow
+    yield _single(QUEUED_REQUESTS, flow.queued_requests)
+    yield _single(QUEUED_TOKENS, flow.queued_tokens)
+    yield _single(PERMITS_HELD, flow.in_flight)
+    yield _single(DRAINING, int(flow.draining))
+    yield Family(IN_FLIGHT, [((worker.worker_id,), worker.in_flight) for worker in flow.workers])
+    yield Family(WORKER_HEALTHY, [((worker.worker_id,), int(worker.healthy)) for worker in flow.workers])
+    ages = [(worker.worker_id, snapshot.load_ages_s.get(worker.worker_id)) for worker in flow.workers]
+    yield Family(WORKER_LOAD_AGE, [((worker_id,), age_s) for worker_id, age_s in ages if age_s is not None])
+    phases = dict.fromkeys(WorkerPhase, 0)
+    for worker in flow.workers:
+        phases[phase_of(worker)] += 1
+    yield Family(WORKERS, [((phase.value,), count) for phase, count in phases.items()])
+    yield _single(BODY_BYTES, snapshot.body_bytes_in_flight)
+    yield _single(CONNECTIONS, snapshot.connections)
+
+
+def _single(metric: Metric, value: float | None) -> Family:
+    return Family(metric, [] if value is None else [((), value)])

@@ -1,0 +1,207 @@
+"""Declares every metric of the service: the one place where names, units, labels and buckets are written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from service.telemetry.histogram import Histogram
+
+
+class Kind(Enum):
+    """What Prometheus takes a metric for."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. ``name`` is the name as scraped, without the suffixes of a histogram; ``unit`` is part of it.
+
+    ``edges`` are a histogram's base buckets in seconds, ``why`` the reason for them; which thresholds of the configured
+    tiers become edges too is said in :data:`TIER_EDGES`.
+    """
+
+    name: str
+    kind: Kind
+    unit: str
+    help: str
+    labels: tuple[str, ...] = ()
+    edges: tuple[float, ...] = ()
+    why: str = ""
+
+
+class Family(NamedTuple):
+    """One metric with all its present values, each under its label values."""
+
+    metric: Metric
+    values: Sequence[tuple[tuple[str, ...], float]]
+
+
+class Distributions(NamedTuple):
+    """One histogram metric with all its series, each under its label values."""
+
+    metric: Metric
+    series: Sequence[tuple[tuple[str, ...], Histogram]]
+
+
+@dataclass(slots=True)
+class _Declared:
+    metrics: list[Metric] = field(default_factory=list)
+
+    def counter(self, name: str, unit: str, text: str, *labels: str) -> Metric:
+        return self._add(Metric(name, Kind.COUNTER, unit, text, labels))
+
+    def gauge(self, name: str, unit: str, text: str, *labels: str) -> Metric:
+        return self._add(Metric(name, Kind.GAUGE, unit, text, labels))
+
+    def histogram(self, name: str, text: str, why: str, edges: tuple[float, ...], *labels: str) -> Metric:
+        return self._add(Metric(name, Kind.HISTOGRAM, "seconds", text, labels, edges, why))
+
+    def info(self, name: str, text: str, *labels: str) -> Metric:
+        return self._add(Metric(name, Kind.INFO, "", text, labels))
+
+    def _add(self, metric: Metric) -> Metric:
+        self.metrics.append(metric)
+        return metric
+
+
+_declare = _Declared()
+
+# ---------------------------------------------------------------- requests, settled once each
+
+REQUESTS = _declare.counter(
+    "sluice_requests_total", "requests",
+    "Requests that ended, by the one outcome of each; refusals and failures after the first byte included.",
+    "tier", "kind", "outcome",
+)  # fmt: skip
+TTFT = _declare.histogram(
+    "sluice_ttft_seconds",
+    "Arrival to the first content, reasoning or tool-call delta, of generating streams that got one.",
+    "Contracts promise between 1 and 120 s: steps of at most x1.67 from 0.1 to 20 s; the last edge is the "
+    "relay's own limit for a first token.",
+    (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0),
+    "tier",
+)
+QUEUE_WAIT = _declare.histogram(
+    "sluice_queue_wait_seconds",
+    "Admission to the last dispatch, of requests that were dispatched; those that never were have an outcome instead.",
+    "Below 1 ms means that nobody waited; 30 s is the default time to live in the queue.",
+    (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0),
+    "tier",
+)
+TPOT = _declare.histogram(
+    "sluice_tpot_seconds",
+    "Mean time per output token after the first, of completed generating streams with at least two tokens by usage.",
+    "Contracts are written between 10 and 100 ms, so edges are 5 to 10 ms apart there; speculation goes below.",
+    (0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0),
+    "tier",
+)
+E2E = _declare.histogram(
+    "sluice_e2e_seconds",
+    "Arrival to the last token, of generating requests that completed, streamed or whole.",
+    "Two to three edges per decade; the last is the relay's own limit for a whole answer.",
+    (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0),
+    "tier",
+)
+STAGE = _declare.histogram(
+    "sluice_stage_seconds",
+    "Time spent in one stage, whatever the outcome, up to the last byte; the queue has its own metric.",
+    "One set for stages that differ by five decades: our own edge takes 0.1 ms, a generation may take half an hour.",
+    (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+     1800.0),
+    "stage",
+)  # fmt: skip
+PROMPT_TOKENS = _declare.counter(
+    "sluice_prompt_tokens_total", "tokens", "Prompt tokens by the workers' usage, cached ones included.", "tier"
+)
+CACHED_TOKENS = _declare.counter(
+    "sluice_cached_tokens_total", "tokens", "Prompt tokens that a worker's prefix cache held, by usage.", "tier"
+)
+OUTPUT_TOKENS = _declare.counter(
+    "sluice_output_tokens_total", "tokens", "Output tokens by the workers' usage.", "tier"
+)  # fmt: skip
+OUTPUT_TOKENS_ESTIMATED = _declare.counter(
+    "sluice_output_tokens_estimated_total", "tokens",
+    "Output tokens of streams cut before their usage came: events counted instead, a lower bound. Not in "
+    "sluice_output_tokens_total.",
+    "tier",
+)  # fmt: skip
+
+# ---------------------------------------------------------------- what the core was told and ordered
+
+DISPATCHES = _declare.counter(
+    "sluice_dispatches_total", "dispatches",
+    "Permits granted: requests sent to a worker, attempts after the first included. Stored answers need no permit.",
+)  # fmt: skip
+RETRIES = _declare.counter(
+    "sluice_retries_total", "retries", "Dispatches after a failed attempt, within the retry budget."
+)  # fmt: skip
+ATTEMPT_FAILURES = _declare.counter(
+    "sluice_attempt_failures_total", "failures",
+    "Attempts that failed before a byte of the answer reached the client, by cause.",
+    "cause",
+)  # fmt: skip
+REVOCATIONS = _declare.counter(
+    "sluice_revocations_total", "revocations", "Requests in flight taken back from their worker."
+)  # fmt: skip
+
+# ---------------------------------------------------------------- states, read when scraped
+
+QUEUED_REQUESTS = _declare.gauge("sluice_queued_requests", "requests", "Requests that wait in the queue.")
+QUEUED_TOKENS = _declare.gauge("sluice_queued_tokens", "tokens", "Estimated prompt tokens of what waits in the queue.")
+PERMITS_HELD = _declare.gauge(
+    "sluice_permits_held", "", "Permits held on all workers together; there even when no worker is."
+)  # fmt: skip
+DRAINING = _declare.gauge("sluice_draining", "", "1 while this gateway goes away and admits nothing new, else 0.")
+IN_FLIGHT = _declare.gauge(
+    "sluice_in_flight_requests", "requests", "Permits held on one worker, until the last byte or the abort.", "worker"
+)  # fmt: skip
+WORKER_HEALTHY = _declare.gauge(
+    "sluice_worker_healthy", "", "1 if the worker is judged healthy, else 0.", "worker"
+)  # fmt: skip
+WORKER_LOAD_AGE = _declare.gauge(
+    "sluice_worker_load_age_seconds", "seconds",
+    "Age of the worker's last own figures; absent while it never gave any.",
+    "worker",
+)  # fmt: skip
+WORKERS = _declare.gauge("sluice_workers", "workers", "Workers by what they are good for, each in one state.", "state")
+BODY_BYTES = _declare.gauge(
+    "sluice_body_bytes_in_flight", "",
+    "Bytes of request bodies held in memory; absent if the listener does not say.",
+)  # fmt: skip
+CONNECTIONS = _declare.gauge(
+    "sluice_connections", "connections", "Open client connections; absent if the listener does not say."
+)  # fmt: skip
+
+# ---------------------------------------------------------------- the process
+
+LOOP_LAG = _declare.histogram(
+    "sluice_event_loop_lag_seconds",
+    "How much later than asked the event loop rang a timer.",
+    "Below 1 ms is an idle loop; above 25 ms the lag itself shows in a paid tier's TPOT.",
+    (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
+)
+BUILD_INFO = _declare.info("sluice_build_info", "Always 1; the label names the running version.", "version")
+
+METRICS: tuple[Metric, ...] = tuple(_declare.metrics)
+
+TIER_EDGES: dict[str, str] = {
+    TTFT.name: "TTFT targets",
+    TPOT.name: "TPOT targets",
+    QUEUE_WAIT.name: "times to live in the queue",
+}
+"""What each configured tier adds to a histogram's edges, so that a threshold can be read off exactly."""
+
+PROCESS_METRICS: tuple[tuple[str, str, str], ...] = (
+    ("process_virtual_memory_bytes", "gauge", "Virtual memory of the process."),
+    ("process_resident_memory_bytes", "gauge", "Resident memory of the process."),
+    ("process_start_time_seconds", "gauge", "Start of the process, seconds since 1970 UTC."),
+    ("process_cpu_seconds_total", "counter", "CPU time of the process, user and system."),
+    ("process_open_fds", "gauge", "Open file descriptors."),
+    ("process_max_fds", "gauge", "Most file descriptors allowed."),
+)
+"""Come from prometheus_client's ProcessCollector, which names them; listed for the document."""
