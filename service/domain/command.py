@@ -36,9 +36,13 @@ class Refuse:
 
 @value
 class Revoke:
-    """Take the request back from its worker: abort upstream, then report how far it had come."""
+    """Take the request back from its worker: abort upstream, then report how far it had come.
+
+    ``outcome`` is how it ends if part of its answer was sent already; else it may wait for another turn.
+    """
 
     request_id: RequestId
+    outcome: Outcome
 
 
 Command = Enqueue | Dispatch | Refuse | Revoke

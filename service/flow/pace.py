@@ -1,6 +1,7 @@
 """Learns how fast one worker is: time per output token by batch size, and time to first token by prompt backlog."""
 
 from bisect import bisect_right
+from itertools import pairwise
 
 _BATCH_EDGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _ROW_WEIGHT = 0.25
@@ -62,7 +63,7 @@ class DecodePace:
             # one point says nothing of the slope: half of a step is taken to be fixed cost
             return first[1] if batch <= first[0] else first[1] * (0.5 + 0.5 * batch / first[0])
         below, above = known[-2], known[-1]
-        for lower, upper in zip(known, known[1:], strict=False):
+        for lower, upper in pairwise(known):
             if batch <= upper[0]:
                 below, above = lower, upper
                 break

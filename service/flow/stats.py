@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from service.domain.units import WorkerId
 from service.flow.breaker import next_change_at
-from service.flow.ledger import WorkerState
+from service.flow.worker import WorkerState
 
 
 @dataclass(frozen=True, slots=True)

@@ -326,7 +326,7 @@ class Journey:
                 settlement.output_tokens,
                 settlement.prompt_tokens,
                 settlement.cached_tokens,
-            )  # fmt: skip
+            )
         )
 
     def _end(self, outcome: Outcome) -> None:

@@ -1,0 +1,104 @@
+"""Decides what a request is (its band, its deadline, its cost) and whether it may wait at all."""
+
+from bisect import bisect_left
+
+from service.domain.estimate import Estimate
+from service.domain.outcome import Outcome
+from service.domain.request import Request
+from service.domain.tier import Tier
+from service.flow.band import BEST_EFFORT, WorkBucket, classify, is_guaranteed
+from service.flow.state import FlowState
+from service.flow.waiting import Waiting
+
+_FALLBACK_TPOT_S = 0.02
+"""Time per output token before any worker has shown its own: only orders of magnitude matter that early."""
+
+
+def find_ttft_target_s(tier: Tier | None, prompt_tokens: int) -> float | None:
+    """Seconds to the first token that ``tier`` promises for a prompt of this size; the last edge holds beyond it."""
+    if tier is None or not tier.ttft_targets_s:
+        return None
+    edges = tier.ttft_targets_s
+    index = bisect_left(edges, (prompt_tokens, 0.0))
+    return edges[min(index, len(edges) - 1)][1]
+
+
+def assess(state: FlowState, request: Request, now: float) -> Waiting:
+    """Everything that decides the place of ``request`` in the queue; its work is taken from its contract here."""
+    estimate = state.estimator.estimate(request)
+    tier = state.config.tiers.get(request.tier)
+    hold_s, work_s = foresee_cost(state, estimate)
+    band = classify(tier, request.rank, _within_contract(state, request, work_s, now))
+    target_s = find_ttft_target_s(tier, estimate.prompt_tokens)
+    due_at, give_up_at = None, request.deadline_at
+    if target_s is not None and is_guaranteed(band):
+        needed_s = state.calibration(request.tier).bound_s(state.prefill.predict_s(estimate.prompt_tokens))
+        if needed_s <= target_s:  # else not even an idle worker could keep it: it is served as well as may be
+            due_at = request.arrived_at + target_s
+            give_up_at = min(give_up_at, due_at - needed_s)
+    state.sequence += 1
+    return Waiting(request, estimate, band, due_at, give_up_at, hold_s, work_s, state.sequence)
+
+
+def foresee_cost(state: FlowState, estimate: Estimate) -> tuple[float, float]:
+    """Seconds for which a permit will be held, and worker-seconds of work."""
+    prefill_s = state.prefill.predict_s(estimate.prompt_tokens)
+    decode_s = estimate.output_tokens * (state.tpot_s or _FALLBACK_TPOT_S)
+    per_worker = max(state.ledger.permits / max(len(state.ledger.usable), 1), 1.0)
+    return prefill_s + decode_s, prefill_s + decode_s / per_worker
+
+
+def find_refusal(state: FlowState, entry: Waiting, now: float) -> Outcome | None:
+    """Why ``entry`` may not wait; ``None`` if it may."""
+    config, room = state.config, state.room
+    if not state.ledger.usable:
+        return Outcome.NO_WORKERS
+    if entry.request.pinned_to is not None and entry.request.pinned_to not in state.ledger.workers:
+        return Outcome.UNKNOWN_RESPONSE
+    if is_browned_out(config.shedding.brownout_forced, entry.band, state):
+        return Outcome.SHED
+    if room.size >= config.queued_requests_max or room.tokens + entry.estimate.prompt_tokens > config.queued_tokens_max:
+        return Outcome.QUEUE_FULL
+    if now > entry.give_up_at:
+        return Outcome.DEADLINE_UNATTAINABLE
+    wait_s = foresee_wait_s(state, entry, now)
+    if wait_s is not None and now + wait_s > entry.give_up_at:
+        return Outcome.DEADLINE_UNATTAINABLE if is_guaranteed(entry.band) else Outcome.SHED
+    return None
+
+
+def is_browned_out(level: int, band: int, state: FlowState) -> bool:
+    """Whether an operator's brownout level keeps this band out."""
+    if level <= 0:
+        return False
+    if band >= BEST_EFFORT:
+        return True
+    if not is_guaranteed(band):
+        return level >= 2
+    ranks = [tier.rank for tier in state.config.tiers.values() if not tier.best_effort]
+    return level >= 3 and len(ranks) > 1 and band == max(ranks)
+
+
+def foresee_wait_s(state: FlowState, entry: Waiting, now: float) -> float | None:
+    """Expected wait behind all that is dearer or earlier.
+
+    A queue of A permit-seconds drains at P permits, of which dearer bands will take a share rho of new arrivals:
+    wait = A / (P * (1 - rho)) (mean-value form of a priority queue, Kleinrock vol. 2, 3.3). ``None`` while the pool's
+    capacity is still being found: then nobody is refused for it.
+    """
+    permits = state.ledger.permits
+    if permits <= 0 or not state.capacity_found:
+        return None
+    ahead_s = state.room.hold_ahead_s(entry)
+    taken = min(state.offered.rate_above(entry.band, now) / permits, 0.98)
+    return ahead_s / (permits * (1.0 - taken))
+
+
+def _within_contract(state: FlowState, request: Request, work_s: float, now: float) -> bool:
+    rate = state.config.contracts.get(request.tenant_id)
+    if rate is None:
+        return True
+    bucket = state.buckets.get(request.tenant_id)
+    if bucket is None:
+        bucket = state.buckets[request.tenant_id] = WorkBucket(rate.burst_worker_seconds, now)
+    return bucket.take(rate, work_s, now)

@@ -1,0 +1,168 @@
+"""Decides who of those that wait goes to which worker, as late as possible: when a permit is free, not before."""
+
+from service.domain.command import Command, Dispatch
+from service.domain.units import WorkerId
+from service.flow.band import is_guaranteed
+from service.flow.breaker import may_try, observe_dispatch
+from service.flow.state import FlowState
+from service.flow.waiting import Waiting
+from service.flow.worker import WorkerState
+
+_LOOKED_AT = 8
+"""Workers compared for one request; beyond that many, a random sample. The gain of looking at more than a few is small
+(Mitzenmacher 2001)."""
+
+_BACKLOG_SHARE, _BACKLOG_FREE_S = 0.25, 1.0
+"""How long a prompt may stand behind others inside a worker: a quarter of its promise, or a second where nothing is
+promised. More would give the order of the queue away, less would let the worker run dry."""
+
+
+def has_permit(state: FlowState, worker: WorkerState, now: float) -> bool:
+    """Whether ``worker`` may be given one more request, whichever."""
+    return (
+        worker.healthy
+        and worker.listed
+        and not worker.draining
+        and len(worker.held) < min(worker.limit.limit, state.config.requests_per_worker)
+        and may_try(worker.breaker, now)
+    )
+
+
+def foresee_ttft_s(state: FlowState, entry: Waiting, worker: WorkerState) -> float:
+    """Median time from dispatch to first token on ``worker``."""
+    prefill = worker.prefill if worker.prefill.samples >= 8 else state.prefill
+    return prefill.predict_s(worker.backlog_tokens + entry.estimate.prompt_tokens)
+
+
+def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> float | None:
+    """When the first token would come from ``worker``, in seconds; ``None`` if it is no place for ``entry`` now."""
+    if not has_permit(state, worker, now):
+        return None
+    if not is_guaranteed(entry.band) and worker.is_stale(now):
+        return None
+    ttft_s = foresee_ttft_s(state, entry, worker)
+    if worker.backlog_tokens:
+        prefill = worker.prefill if worker.prefill.samples >= 8 else state.prefill
+        behind_s = ttft_s - prefill.predict_s(entry.estimate.prompt_tokens)
+        free_s = _BACKLOG_FREE_S if entry.due_at is None else _BACKLOG_SHARE * (entry.due_at - entry.request.arrived_at)
+        if behind_s > free_s:
+            return None
+        if entry.due_at is not None and now + ttft_s > entry.due_at:
+            return None
+    return ttft_s
+
+
+def choose_worker(state: FlowState, entry: Waiting, now: float) -> tuple[WorkerState, float] | None:
+    """The worker from which the first token would come soonest; among equals the one with most room."""
+    usable = state.ledger.usable
+    if len(usable) > _LOOKED_AT:
+        start = int(state.chance.random() * len(usable))
+        step = 1 + int(state.chance.random() * (len(usable) - 1))
+        looked_at = [usable[(start + step * turn) % len(usable)] for turn in range(_LOOKED_AT)]
+    else:
+        looked_at = usable
+    best = _best_of(state, entry, looked_at, now)
+    if best is None and looked_at is not usable:
+        best = _best_of(state, entry, usable, now)
+    return best
+
+
+def _best_of(
+    state: FlowState, entry: Waiting, workers: list[WorkerState], now: float
+) -> tuple[WorkerState, float] | None:
+    best: tuple[WorkerState, float] | None = None
+    best_key = (0.0, 0.0)
+    for worker in workers:
+        if worker.worker_id in entry.failed_on:
+            continue
+        ttft_s = fits(state, entry, worker, now)
+        if ttft_s is None:
+            continue
+        key = (round(ttft_s, 3), len(worker.held) / worker.limit.limit)
+        if best is None or key < best_key:
+            best, best_key = (worker, ttft_s), key
+    return best
+
+
+def find_place(
+    state: FlowState, entry: Waiting, hint: WorkerState | None, now: float
+) -> tuple[WorkerState, float] | None:
+    """A worker for ``entry``; ``hint`` is the only one that can have got room since the last look."""
+    pinned = entry.request.pinned_to
+    only = state.ledger.workers.get(pinned) if pinned is not None else hint
+    if pinned is None and hint is None:
+        return choose_worker(state, entry, now)
+    if only is None or only.worker_id in entry.failed_on:
+        return None
+    ttft_s = fits(state, entry, only, now)
+    return None if ttft_s is None else (only, ttft_s)
+
+
+def send(state: FlowState, entry: Waiting, worker: WorkerState, ttft_s: float, now: float) -> Command:
+    """Grant the permit and order the dispatch."""
+    if entry.request.request_id in state.room:
+        state.room.remove(entry.request.request_id)
+        state.room.band(entry.band).charge(entry)
+    state.ledger.grant(entry, worker, entry.estimate.prompt_tokens, ttft_s, now)
+    observe_dispatch(worker.breaker)
+    return Dispatch(entry.request.request_id, worker.worker_id, entry.attempt)
+
+
+def pump(state: FlowState, hint: WorkerState | None, now: float) -> list[Command]:
+    """Dispatch while somebody waits who fits somewhere: choosy lines first, then bands from the dearest down.
+
+    A band whose first does not fit holds up the cheaper ones: what is free is kept for it.
+    """
+    room, out = state.room, []
+    if room.choosy:
+        out += _pump_lines(state, hint.worker_id if hint is not None else None, hint, now)
+    while room.size > room.choosy:
+        entry = choose_next(state, now)
+        if entry is None:
+            break
+        place = find_place(state, entry, hint, now)
+        if place is None:
+            break
+        out.append(send(state, entry, *place, now))
+        _keep_floor(state, entry)
+    return out
+
+
+def choose_next(state: FlowState, now: float) -> Waiting | None:
+    """Who is next: the dearest band, unless traffic beyond contracts has earned its floor."""
+    fair = now < state.congested_until
+    first: Waiting | None = None
+    for band, queue in state.room.bands():
+        if first is None:
+            first = queue.next(fair)
+            if first is None or not is_guaranteed(band) or state.config.shedding.brownout_forced >= 2:
+                return first
+        elif not is_guaranteed(band):
+            candidate = queue.next(fair)
+            if candidate is not None and state.floor_credit_s >= candidate.work_s:
+                return candidate
+            return first
+    return first
+
+
+def _keep_floor(state: FlowState, entry: Waiting) -> None:
+    """Guaranteed work earns the rest a share while it waits; what the rest gets is paid from it."""
+    if is_guaranteed(entry.band):
+        if any(not is_guaranteed(band) for band, _ in state.room.bands()):
+            state.floor_credit_s += state.config.shedding.floor_ratio * entry.work_s
+        else:
+            state.floor_credit_s = 0.0
+    else:
+        state.floor_credit_s = max(state.floor_credit_s - entry.work_s, 0.0)
+
+
+def _pump_lines(state: FlowState, worker_id: WorkerId | None, hint: WorkerState | None, now: float) -> list[Command]:
+    out = []
+    for line in state.room.lines() if worker_id is None else state.room.lines_for(worker_id):
+        while line:
+            entry = next(iter(line.values()))
+            place = find_place(state, entry, hint, now)
+            if place is None:
+                break
+            out.append(send(state, entry, *place, now))
+    return out

@@ -1,0 +1,62 @@
+"""All that the flow core remembers, apart from the rules that act on it."""
+
+from dataclasses import dataclass, field
+
+from service.domain.units import TenantId, TierName
+from service.flow.balance import Chance
+from service.flow.band import WorkBucket
+from service.flow.calibration import Quantile
+from service.flow.config import FlowConfig
+from service.flow.estimator import Estimator
+from service.flow.ledger import PermitLedger
+from service.flow.offered import OfferedWork
+from service.flow.pace import PrefillPace
+from service.flow.queue import WaitingRoom
+from service.flow.retry import RetryBudget
+
+_ADMISSION_LEVEL = 0.95
+"""Share of requests whose first token must come within what was foreseen when they were let in (algorithms 3.7)."""
+
+
+@dataclass(slots=True)
+class FlowState:
+    """One gateway's memory. ``prefill`` is learned over all workers; each worker has its own beside it."""
+
+    config: FlowConfig
+    chance: Chance
+    budget: RetryBudget
+    room: WaitingRoom = field(default_factory=WaitingRoom)
+    ledger: PermitLedger = field(default_factory=PermitLedger)
+    estimator: Estimator = field(default_factory=Estimator)
+    offered: OfferedWork = field(default_factory=OfferedWork)
+    prefill: PrefillPace = field(default_factory=PrefillPace)
+    buckets: dict[TenantId, WorkBucket] = field(default_factory=dict)
+    calibrations: dict[TierName, Quantile] = field(default_factory=dict)
+    tier_seen_at: dict[TierName, float] = field(default_factory=dict)
+    wakes: list[float] = field(default_factory=list)
+    tpot_s: float | None = None
+    sequence: int = 0
+    draining: bool = False
+    congested_until: float = 0.0
+    floor_credit_s: float = 0.0
+
+    def calibration(self, tier: TierName) -> Quantile:
+        """How far this tier's first tokens come after they were foreseen."""
+        quantile = self.calibrations.get(tier)
+        if quantile is None:
+            quantile = self.calibrations[tier] = Quantile(_ADMISSION_LEVEL, 0.5)
+        return quantile
+
+    @property
+    def capacity_found(self) -> bool:
+        """Whether the permits of at least one usable worker are known rather than still growing."""
+        return any(worker.limit.found for worker in self.ledger.usable)
+
+    def tightest_tpot_s(self, now: float) -> float | None:
+        """The smallest time per token that a tier promises which sent something in the last half minute."""
+        targets = [
+            tier.tpot_target_s
+            for name, tier in self.config.tiers.items()
+            if tier.tpot_target_s is not None and now - self.tier_seen_at.get(name, -1e9) < 30.0
+        ]
+        return min(targets, default=None)

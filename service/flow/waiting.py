@@ -1,0 +1,44 @@
+"""One request that waits, with everything that decides its place in the queue."""
+
+from dataclasses import dataclass
+
+from service.domain.estimate import Estimate
+from service.domain.request import Request
+from service.domain.units import WorkerId
+
+NOWHERE: frozenset[WorkerId] = frozenset()
+"""The workers on which a fresh request has failed."""
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A request in the queue.
+
+    ``due_at`` is when its first token is promised, ``None`` where nothing is or where the promise cannot be kept even
+    by an idle worker. ``give_up_at`` is the latest moment at which it may still be dispatched. ``hold_s`` is how long
+    it will occupy a permit, ``work_s`` what it costs in worker-seconds. ``failed_on`` are workers it must not be sent
+    to again; ``revoked`` counts how often it was taken back.
+    """
+
+    request: Request
+    estimate: Estimate
+    band: int
+    due_at: float | None
+    give_up_at: float
+    hold_s: float
+    work_s: float
+    sequence: int
+    attempt: int = 1
+    failed_on: frozenset[WorkerId] = NOWHERE
+    revoked: int = 0
+    gone: bool = False
+
+    @property
+    def choosy(self) -> bool:
+        """Whether not every worker will do, so that it must not hold up those behind it."""
+        return bool(self.failed_on) or self.request.pinned_to is not None
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """Earliest deadline first; what has none, by the end of its patience; then in order of arrival."""
+        return (self.request.deadline_at if self.due_at is None else self.due_at, self.sequence)
