@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from loadtests.sim.driver import Core
 from loadtests.sim.scenario import Scenario
 from service.domain.command import Command, Dispatch, Enqueue, Refuse
+from service.domain.contract import Allowance, Measure
 from service.domain.event import (
     AttemptFailed,
     Event,
@@ -30,7 +31,7 @@ from service.domain.event import (
 from service.domain.load import WorkerLoad
 from service.domain.outcome import Outcome
 from service.domain.request import Request
-from service.domain.units import RequestId, WorkerId
+from service.domain.units import RequestId, TenantId, WorkerId
 from service.emulator.steps import EngineConfig
 from service.flow.config import FlowConfig, Reconfigured
 from service.flow.controller import FlowController
@@ -307,8 +308,21 @@ class Arm:
 
 
 def build_controller(plant: Plant) -> Core:
-    """The shipped policy as a service with default settings would run it on this plant."""
-    return FlowController(FlowConfig(), plant.build_chance())
+    """The shipped policy as a service with default settings would run it on this plant: it is told tiers and contracts,
+    never what the workers can do."""
+    scenario = plant.scenario
+    capacity_rps = scenario.compute_capacity_rps()
+    contracts = {
+        TenantId(tenant.name): Allowance(
+            tenant.contract_ratio * capacity_rps,
+            max(tenant.contract_ratio * capacity_rps * tenant.burst_s, 1.0) if tenant.contract_ratio else 0.0,
+            Measure.REQUESTS,
+        )
+        for tenant in scenario.tenants
+        if tenant.contract_ratio is not None
+    }
+    tiers = {spec.tier.name: spec.tier for spec in scenario.tiers}
+    return FlowController(FlowConfig(tiers=tiers, contracts=contracts), plant.build_chance())
 
 
 def _build_fcfs(plant: Plant) -> Core:

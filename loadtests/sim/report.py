@@ -148,7 +148,7 @@ def write_report(scenario: Scenario, sums: Sequence[RunFigures], folder: Path) -
 
 def _draw(scenario: Scenario, sums: Sequence[RunFigures], folder: Path) -> list[Path]:
     try:
-        import matplotlib as mpl  # noqa: PLC0415 - optional, and slow to import
+        import matplotlib as mpl
     except ImportError:
         return []
     mpl.use("Agg")
@@ -161,7 +161,7 @@ def _draw(scenario: Scenario, sums: Sequence[RunFigures], folder: Path) -> list[
 
 def _draw_loads(scenario: Scenario, sums: Sequence[RunFigures], folder: Path) -> Path:
     """Attainment by tier and goodput, over load."""
-    from matplotlib import pyplot as plt  # noqa: PLC0415
+    from matplotlib import pyplot as plt
 
     names = list(sums[0].tiers)
     arms = list(dict.fromkeys(run.arm for run in sums))
@@ -196,7 +196,7 @@ def _draw_loads(scenario: Scenario, sums: Sequence[RunFigures], folder: Path) ->
 
 def _draw_timelines(scenario: Scenario, sums: Sequence[RunFigures], folder: Path) -> Path:
     """Per arm: offered and good per second by tier, and what waits or runs."""
-    from matplotlib import pyplot as plt  # noqa: PLC0415
+    from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(len(sums), 2, figsize=(12.0, 2.4 * len(sums)), squeeze=False, sharex=True)
     for row, run in zip(axes, sums, strict=True):

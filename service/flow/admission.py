@@ -6,7 +6,7 @@ from service.domain.estimate import Estimate
 from service.domain.outcome import Outcome
 from service.domain.request import Request
 from service.domain.tier import Tier
-from service.flow.band import BEST_EFFORT, WorkBucket, classify, is_guaranteed
+from service.flow.band import BEST_EFFORT, ContractBucket, classify, is_guaranteed
 from service.flow.state import FlowState
 from service.flow.waiting import Waiting
 
@@ -95,10 +95,10 @@ def foresee_wait_s(state: FlowState, entry: Waiting, now: float) -> float | None
 
 
 def _within_contract(state: FlowState, request: Request, work_s: float, now: float) -> bool:
-    rate = state.config.contracts.get(request.tenant_id)
-    if rate is None:
+    allowance = state.config.contracts.get(request.tenant_id)
+    if allowance is None:
         return True
     bucket = state.buckets.get(request.tenant_id)
     if bucket is None:
-        bucket = state.buckets[request.tenant_id] = WorkBucket(rate.burst_worker_seconds, now)
-    return bucket.take(rate, work_s, now)
+        bucket = state.buckets[request.tenant_id] = ContractBucket(allowance.burst, now)
+    return bucket.take(allowance, work_s, now)

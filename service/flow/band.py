@@ -7,7 +7,7 @@ cheaper one's promise.
 
 from dataclasses import dataclass
 
-from service.domain.contract import WorkRate
+from service.domain.contract import Allowance, Measure
 from service.domain.tier import Tier
 
 RANKS_MAX = 32
@@ -23,21 +23,25 @@ def is_guaranteed(band: int) -> bool:
 
 
 @dataclass(slots=True)
-class WorkBucket:
-    """A contract's token bucket in worker-seconds; ``level`` may go below zero once work turned out dearer."""
+class ContractBucket:
+    """A contract's token bucket; filled at its rate up to its burst, never below zero."""
 
     level: float
     filled_at: float
 
-    def take(self, rate: WorkRate, work_s: float, now: float) -> bool:
-        """Whether ``work_s`` lies within the contract now; if so it is taken."""
-        self.level = min(
-            self.level + rate.worker_seconds_per_second * (now - self.filled_at), rate.burst_worker_seconds
-        )
+    def take(self, allowance: Allowance, work_s: float, now: float) -> bool:
+        """Whether a request of ``work_s`` worker-seconds lies within the contract now; if so it is taken.
+
+        One dearer than the whole burst passes when the bucket is full, and empties it: a contract of any size admits
+        requests of any size, only more rarely.
+        """
+        cost = work_s if allowance.measure is Measure.WORK else 1.0
+        burst = allowance.burst
+        self.level = min(self.level + allowance.per_second * (now - self.filled_at), burst)
         self.filled_at = now
-        if self.level < work_s and self.level < rate.burst_worker_seconds:
+        if self.level < min(cost, burst) or burst <= 0.0:
             return False
-        self.level -= work_s
+        self.level = max(self.level - cost, 0.0)
         return True
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from service.domain.contract import WorkRate
+from service.domain.contract import Allowance
 from service.domain.tier import Tier
 from service.domain.units import TenantId, TierName
 
@@ -66,7 +66,7 @@ class FlowConfig:
     queued_tokens_max: int = 64_000_000
     retry_after_max_s: float = 60.0
     tiers: Mapping[TierName, Tier] = field(default_factory=dict)
-    contracts: Mapping[TenantId, WorkRate] = field(default_factory=dict)
+    contracts: Mapping[TenantId, Allowance] = field(default_factory=dict)
     breaker: BreakerConfig = BreakerConfig()
     retry: RetryConfig = RetryConfig()
     shedding: SheddingConfig = SheddingConfig()

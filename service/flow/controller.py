@@ -47,7 +47,7 @@ _TPOT_WEIGHT = 0.05
 
 
 class FlowController:
-    """The flow core. Not thread-safe: one writer, no re-entry. The rules live beside it, its memory in ``FlowState``."""
+    """The flow core. Not thread-safe: one writer, no re-entry. Rules live beside it, its memory in ``FlowState``."""
 
     def __init__(self, config: FlowConfig, chance: Chance) -> None:
         self._state = FlowState(config, chance, RetryBudget(config.retry.budget_burst))
@@ -210,7 +210,7 @@ class FlowController:
             if worker.load is None:  # no word from the worker itself: its answers must do
                 worker.pace.observe(worker.decoding + 1.0, tpot_s)
                 target_s = state.tightest_tpot_s(now)
-                worker.limit.observe(None, None, worker.decoding + 1.0, target_s, worker.pace)
+                worker.limit.observe(None, worker.decoding + 1.0, 0.0, target_s, worker.pace)
                 state.ledger.sort_out()
 
     def _attempt_failed(self, event: AttemptFailed, now: float) -> None:

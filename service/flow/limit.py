@@ -1,5 +1,6 @@
 """Finds how many requests a worker can carry within the targets: learned from the worker, never configured."""
 
+from service.domain.load import WorkerLoad
 from service.flow.pace import DecodePace
 
 FIRST_LIMIT = 8
@@ -11,29 +12,42 @@ _ROOM = 0.9
 _SATURATED = 0.7
 """A reading says something of a larger limit only if at least this share of the present one was in use."""
 
+_PREFILLING_S = 0.25
+"""With more than this of prompts to read, requests may wait for the engine's token budget rather than for a slot."""
+
 _GROWTH_AFTER = 1.1
 """Growth per reading once the limit has been found; a change of machine is followed within a minute."""
+
+
+_STREAK = 2
+"""Readings in a row that must show requests waiting inside the engine: between two steps some always may."""
+
+_PROBE_READINGS = 15
+"""Readings at the slots without any waiting, after which a few more are tried: a machine may have changed."""
 
 
 class WorkerLimit:
     """Permits of one worker.
 
     Two bounds are found. *Slots*: how many requests the engine runs side by side at all (vLLM's ``max_num_seqs``,
-    which it does not tell): when it has some waiting for longer than one reading, those that run are all it can. And
+    which it does not tell): when some wait inside it reading after reading, those that run are all it can. And
     *pace*: the largest batch at which a token still comes within ``_ROOM`` of the tightest target in use.
-    The limit doubles with each reading until one of the two is met (slow start), then follows them.
+    The limit doubles with each reading until one of the two is met (slow start), then follows them; the slots are
+    tried again now and then.
 
-    Trade-offs: while it is being found, a few requests wait inside the worker; and a pool that is never busy never
-    learns what it could carry.
+    Trade-offs: while a bound is being found, a few requests wait inside the worker; and a pool that is never busy
+    never learns what it could carry.
     """
 
-    __slots__ = ("_found", "_waited", "limit", "slots")
+    __slots__ = ("_found", "_quiet", "_seen", "_streak", "limit", "slots")
 
     def __init__(self) -> None:
         self.limit = FIRST_LIMIT
         self.slots: int | None = None
         self._found = False
-        self._waited = 0
+        self._streak = 0
+        self._seen = 0
+        self._quiet = 0
 
     @property
     def found(self) -> bool:
@@ -41,18 +55,15 @@ class WorkerLimit:
         return self._found
 
     def observe(
-        self,
-        running: int | None,
-        waiting: int | None,
-        batch: float,
-        target_s: float | None,
-        pace: DecodePace,
+        self, load: WorkerLoad | None, batch: float, prefilling_s: float, target_s: float | None, pace: DecodePace
     ) -> None:
-        """Take in one reading: what the worker says runs and waits, the mean ``batch`` since the last one."""
-        self._observe_slots(running, waiting)
+        """Take in one reading: the worker's own word, the mean ``batch`` of requests that got tokens since the last
+        one, and how many seconds of prompts it still has to read, which would explain that some wait."""
+        if load is not None:
+            self._observe_slots(load.running_requests, load.waiting_requests, batch, prefilling_s)
         wished = float(self.limit)
         if batch >= _SATURATED * self.limit:
-            wished = self.limit * (_GROWTH_AFTER if self._found else 2.0) + (1.0 if self._found else 0.0)
+            wished = self.limit * _GROWTH_AFTER + 1.0 if self._found else self.limit * 2.0
         if target_s is not None and pace.known:
             bound = _ROOM * target_s
             if (pace.predict_s(wished) or 0.0) > bound:
@@ -63,17 +74,26 @@ class WorkerLimit:
             self._found = True
         self.limit = max(int(wished), 1)
 
-    def _observe_slots(self, running: int | None, waiting: int | None) -> None:
+    def _observe_slots(self, running: int | None, waiting: int | None, batch: float, prefilling_s: float) -> None:
         if running is None or waiting is None:
             return
-        if waiting > 0 and running > 0:
-            self._waited += 1
-            if self._waited >= 2 or waiting >= running // 4 + 1:
-                self.slots = running if self.slots is None or running < self.slots or self._waited > 2 else self.slots
-        else:
-            self._waited = 0
-        if self.slots is not None and running > self.slots:
+        if waiting > 0 and running > 0 and prefilling_s < _PREFILLING_S:
+            self._streak += 1
+            self._quiet = 0
+            self._seen = max(self._seen, running, round(batch))
+            if self._streak >= _STREAK:
+                self.slots = self._seen
+            return
+        self._streak = self._seen = 0
+        if self.slots is None:
+            return
+        if running > self.slots:
             self.slots = running
+        elif batch >= 0.9 * self.slots:
+            self._quiet += 1
+            if self._quiet >= _PROBE_READINGS:
+                self._quiet = 0
+                self.slots += max(1, self.slots // 8)
 
 
 def find_batch(pace: DecodePace, bound_s: float, at_most: float) -> float:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from service.domain.units import TenantId, TierName
 from service.flow.balance import Chance
-from service.flow.band import WorkBucket
+from service.flow.band import ContractBucket
 from service.flow.calibration import Quantile
 from service.flow.config import FlowConfig
 from service.flow.estimator import Estimator
@@ -30,7 +30,7 @@ class FlowState:
     estimator: Estimator = field(default_factory=Estimator)
     offered: OfferedWork = field(default_factory=OfferedWork)
     prefill: PrefillPace = field(default_factory=PrefillPace)
-    buckets: dict[TenantId, WorkBucket] = field(default_factory=dict)
+    buckets: dict[TenantId, ContractBucket] = field(default_factory=dict)
     calibrations: dict[TierName, Quantile] = field(default_factory=dict)
     tier_seen_at: dict[TierName, float] = field(default_factory=dict)
     wakes: list[float] = field(default_factory=list)

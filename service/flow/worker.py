@@ -56,7 +56,12 @@ class WorkerState:
         made = _grown(before.generation_tokens, load.generation_tokens)
         if made is not None and made >= batch and batch >= 0.5:
             self.pace.observe(batch, batch * length_s / made)
-        self.limit.observe(load.running_requests, load.waiting_requests, batch, target_s, self.pace)
+        self.limit.observe(load, batch, self.prefilling_s, target_s, self.pace)
+
+    @property
+    def prefilling_s(self) -> float:
+        """Seconds it will take to read the prompts that were sent to it."""
+        return self.backlog_tokens * self.prefill.per_kilotoken_s * 1e-3
 
     def is_stale(self, now: float) -> bool:
         """Whether its own word is too old to build on; a worker that never spoke is not stale, only unknown."""
