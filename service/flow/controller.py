@@ -91,11 +91,9 @@ class FlowController:
         match event:
             case WorkerLoadSeen():
                 worker = ledger.worker(event.worker_id)
-                before = worker.limit.limit
                 worker.observe_load(event.load, self._state.tightest_tpot_s(now), now)
                 ledger.sort_out()
-                if worker.limit.limit > before:
-                    self._pump(worker, now)
+                self._pump(worker, now)
                 return
             case WorkerJoined():
                 ledger.join(event.worker_id)

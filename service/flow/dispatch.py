@@ -38,7 +38,10 @@ def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> f
     """When the first token would come from ``worker``, in seconds; ``None`` if it is no place for ``entry`` now."""
     if not has_permit(state, worker, now):
         return None
-    if not is_guaranteed(entry.band) and worker.is_stale(now):
+    guaranteed = is_guaranteed(entry.band)
+    if not guaranteed and worker.is_stale(now):
+        return None
+    if worker.decoding and worker.read_credit_s(now) < 0.0 and not (guaranteed and _is_pressing(entry, now)):
         return None
     ttft_s = foresee_ttft_s(state, entry, worker)
     if worker.backlog_tokens:
@@ -52,8 +55,18 @@ def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> f
     return ttft_s
 
 
+def _is_pressing(entry: Waiting, now: float) -> bool:
+    """Whether half of the time to its promise has gone: then its own deadline comes before others' tokens."""
+    return entry.due_at is None or now - entry.request.arrived_at > 0.5 * (entry.due_at - entry.request.arrived_at)
+
+
 def choose_worker(state: FlowState, entry: Waiting, now: float) -> tuple[WorkerState, float] | None:
-    """The worker from which the first token would come soonest; among equals the one with most room."""
+    """The worker from which the first token would come soonest, less the harm done there; among equals the one with
+    most room.
+
+    While a prompt is read, those that decode beside it wait: the harm is its reading time times the share of permits
+    in use. So long prompts gather where little decodes, and short requests keep away from there by themselves.
+    """
     usable = state.ledger.usable
     if len(usable) > _LOOKED_AT:
         start = int(state.chance.random() * len(usable))
@@ -78,7 +91,10 @@ def _best_of(
         ttft_s = fits(state, entry, worker, now)
         if ttft_s is None:
             continue
-        key = (round(ttft_s, 3), len(worker.held) / worker.limit.limit)
+        load = len(worker.held) / worker.limit.limit
+        own_s = entry.estimate.prompt_tokens * worker.prefill.per_kilotoken_s * 1e-3
+        debt_s = max(-worker.prefill_credit_s, 0.0)
+        key = (round(ttft_s + own_s * load + debt_s, 3), load)
         if best is None or key < best_key:
             best, best_key = (worker, ttft_s), key
     return best

@@ -69,6 +69,7 @@ class PermitLedger:
             raise InvariantError(f"request {request.request_id} already holds a permit")
         permit = Permit(request.request_id, worker.worker_id, now, entry.attempt)
         worker.backlog_tokens += tokens
+        worker.spend_credit(tokens, now)
         self.running[request.request_id] = Running(entry, permit, tokens, worker.backlog_tokens, ttft_s)
         worker.held[request.request_id] = None
         if not is_guaranteed(entry.band):
@@ -81,6 +82,7 @@ class PermitLedger:
         if running.first_token_at is None:
             running.first_token_at = now
             worker.backlog_tokens -= running.tokens
+            worker.prefilled_tokens += running.tokens
             worker.count_decoding(1, now)
         return worker
 

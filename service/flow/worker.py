@@ -11,6 +11,13 @@ from service.flow.pace import DecodePace, PrefillPace
 STALE_AFTER_S = 3.0
 """A reading older than this counts for less: predictions are widened and nothing beyond contracts is sent."""
 
+_LONG_PREFILL_S = 0.1
+_CREDIT_MAX_S = 0.25
+_ROOM, _SHARE_LEAST = 0.9, 0.05
+_PREFILL_WEIGHT = 0.1
+"""Weight of one reading in the share of time that prompts take: about the last ten seconds count. Long prompts come
+in lumps, so it has to be slower than the pace."""
+
 
 @dataclass(slots=True)
 class WorkerState:
@@ -29,6 +36,12 @@ class WorkerState:
     pace: DecodePace = field(default_factory=DecodePace)
     prefill: PrefillPace = field(default_factory=PrefillPace)
     limit: WorkerLimit = field(default_factory=WorkerLimit)
+    prefill_ratio: float = 0.0
+    prefilled_tokens: int = 0
+    prefill_share: float = 1.0
+    prefill_credit_s: float = _CREDIT_MAX_S
+    _credit_at: float = 0.0
+    _was_prefilling: bool = False
     _area: float = 0.0
     _area_at: float | None = None
 
@@ -45,18 +58,53 @@ class WorkerState:
         self.decoding += change
 
     def observe_load(self, load: WorkerLoad, target_s: float | None, now: float) -> None:
-        """Take in a reading: what was generated since the last one, and by how many at once, gives the pace."""
+        """Take in a reading: what was generated since the last one, and by how many at once, gives the pace.
+
+        Steps that read prompts are slow for everybody. The time they took (prompt tokens read x time per token) is
+        taken off, so that the pace is that of decoding alone; a reading in which a long prompt was being read is not
+        used for it. What share of the time goes to prompts is kept beside it.
+        """
         before, self.load = self.load, load
         self.count_decoding(0, now)
         area, self._area = self._area, 0.0
+        prefilled_s = self.prefilled_tokens * self.prefill.per_kilotoken_s * 1e-3
+        self.prefilled_tokens = 0
+        prefilling = self.prefilling_s > _LONG_PREFILL_S
+        clean = not (prefilling or self._was_prefilling)
+        self._was_prefilling = prefilling
         if before is None or load.observed_at <= before.observed_at:
             return
         length_s = load.observed_at - before.observed_at
+        self.prefill_ratio += _PREFILL_WEIGHT * (prefilled_s / length_s - self.prefill_ratio)
         batch = area / length_s
         made = _grown(before.generation_tokens, load.generation_tokens)
-        if made is not None and made >= batch and batch >= 0.5:
-            self.pace.observe(batch, batch * length_s / made)
+        if clean and made is not None and made >= batch >= 0.5:
+            self.pace.observe(batch, batch * max(length_s - prefilled_s, 0.2 * length_s) / made)
+        self._share_prefill(target_s)
+        if target_s is not None:
+            target_s *= 1.0 - min(self.prefill_ratio, 0.8)  # what prompts take, decoding cannot have
         self.limit.observe(load, batch, self.prefilling_s, target_s, self.pace)
+
+    def _share_prefill(self, target_s: float | None) -> None:
+        """How much of the time prompts may take, so that a token of those decoding now still comes in time: a step's
+        time per token is t / (1 - share), so share = 1 - t / target."""
+        tpot_s = self.pace.predict_s(max(float(self.decoding), 1.0))
+        if target_s is None or tpot_s is None:
+            self.prefill_share = 1.0
+        else:
+            self.prefill_share = min(max(1.0 - tpot_s / (_ROOM * target_s), _SHARE_LEAST), 1.0)
+
+    def read_credit_s(self, now: float) -> float:
+        """Seconds of prompts that may be sent now without making tokens late; negative is debt."""
+        earned_s = self.prefill_share * (now - self._credit_at)
+        self._credit_at = now
+        self.prefill_credit_s = min(self.prefill_credit_s + earned_s, _CREDIT_MAX_S)
+        return self.prefill_credit_s
+
+    def spend_credit(self, tokens: int, now: float) -> None:
+        """A prompt of so many uncached tokens was sent."""
+        self.read_credit_s(now)
+        self.prefill_credit_s -= tokens * self.prefill.per_kilotoken_s * 1e-3
 
     @property
     def prefilling_s(self) -> float:
