@@ -10,6 +10,9 @@ from service.flow.band import BEST_EFFORT, ContractBucket, classify, is_guarante
 from service.flow.state import FlowState
 from service.flow.waiting import Waiting
 
+_NEEDED_SHARE = 0.5
+"""However badly first tokens have been foreseen, this share of a promise is left for the queue."""
+
 _FALLBACK_TPOT_S = 0.02
 """Time per output token before any worker has shown its own: only orders of magnitude matter that early."""
 
@@ -32,9 +35,10 @@ def assess(state: FlowState, request: Request, now: float) -> Waiting:
     target_s = find_ttft_target_s(tier, estimate.prompt_tokens)
     due_at, give_up_at = None, request.deadline_at
     if target_s is not None and is_guaranteed(band):
-        needed_s = state.calibration(request.tier).bound_s(state.prefill.predict_s(estimate.prompt_tokens))
-        if needed_s <= target_s:  # else not even an idle worker could keep it: it is served as well as may be
+        median_s = state.prefill.predict_s(estimate.prompt_tokens)
+        if median_s <= target_s:  # else not even an idle worker could keep it: it is served as well as may be
             due_at = request.arrived_at + target_s
+            needed_s = min(state.calibration(request.tier).bound_s(median_s), max(median_s, _NEEDED_SHARE * target_s))
             give_up_at = min(give_up_at, due_at - needed_s)
     state.sequence += 1
     return Waiting(request, estimate, band, due_at, give_up_at, hold_s, work_s, state.sequence)

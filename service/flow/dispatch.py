@@ -12,6 +12,9 @@ _LOOKED_AT = 8
 """Workers compared for one request; beyond that many, a random sample. The gain of looking at more than a few is small
 (Mitzenmacher 2001)."""
 
+_HARM = 0.1
+"""What a second of waiting of somebody who decodes weighs against a second of waiting of the request itself."""
+
 _BACKLOG_SHARE, _BACKLOG_FREE_S = 0.25, 1.0
 """How long a prompt may stand behind others inside a worker: a quarter of its promise, or a second where nothing is
 promised. More would give the order of the queue away, less would let the worker run dry."""
@@ -57,15 +60,15 @@ def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> f
 
 def _is_pressing(entry: Waiting, now: float) -> bool:
     """Whether half of the time to its promise has gone: then its own deadline comes before others' tokens."""
-    return entry.due_at is None or now - entry.request.arrived_at > 0.5 * (entry.due_at - entry.request.arrived_at)
+    return entry.due_at is not None and now - entry.request.arrived_at > 0.5 * (entry.due_at - entry.request.arrived_at)
 
 
 def choose_worker(state: FlowState, entry: Waiting, now: float) -> tuple[WorkerState, float] | None:
     """The worker from which the first token would come soonest, less the harm done there; among equals the one with
     most room.
 
-    While a prompt is read, those that decode beside it wait: the harm is its reading time times the share of permits
-    in use. So long prompts gather where little decodes, and short requests keep away from there by themselves.
+    While a prompt is read, those that decode beside it wait: the harm is its reading time for each of them. So long
+    prompts gather where little decodes, and short requests keep away from there by themselves.
     """
     usable = state.ledger.usable
     if len(usable) > _LOOKED_AT:
@@ -94,7 +97,7 @@ def _best_of(
         load = len(worker.held) / worker.limit.limit
         own_s = entry.estimate.prompt_tokens * worker.prefill.per_kilotoken_s * 1e-3
         debt_s = max(-worker.prefill_credit_s, 0.0)
-        key = (round(ttft_s + own_s * load + debt_s, 3), load)
+        key = (round(ttft_s + _HARM * own_s * worker.decoding + debt_s, 3), load)
         if best is None or key < best_key:
             best, best_key = (worker, ttft_s), key
     return best
