@@ -41,7 +41,8 @@ def assess(state: FlowState, request: Request, now: float) -> Waiting:
             needed_s = min(state.calibration(request.tier).bound_s(median_s), max(median_s, _NEEDED_SHARE * target_s))
             give_up_at = min(give_up_at, due_at - needed_s)
     state.sequence += 1
-    return Waiting(request, estimate, band, due_at, give_up_at, hold_s, work_s, state.sequence)
+    tpot_s = tier.tpot_target_s if tier is not None and is_guaranteed(band) else None
+    return Waiting(request, estimate, band, due_at, give_up_at, hold_s, work_s, state.sequence, tpot_s)
 
 
 def foresee_cost(state: FlowState, estimate: Estimate) -> tuple[float, float]:

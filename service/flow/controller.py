@@ -91,7 +91,7 @@ class FlowController:
         match event:
             case WorkerLoadSeen():
                 worker = ledger.worker(event.worker_id)
-                worker.observe_load(event.load, self._state.tightest_tpot_s(now), now)
+                worker.observe_load(event.load, now)
                 ledger.sort_out()
                 self._pump(worker, now)
                 return
@@ -136,7 +136,6 @@ class FlowController:
         if state.draining:
             self._refuse(request.request_id, Outcome.DRAINING, 1.0)
             return
-        state.tier_seen_at[request.tier] = now
         entry = assess(state, request, now)
         state.offered.observe(entry.band, entry.hold_s, now)
         if state.room.size == state.room.choosy or entry.choosy or self._is_dearest(entry):
@@ -207,8 +206,7 @@ class FlowController:
             state.tpot_s = tpot_s if state.tpot_s is None else state.tpot_s + _TPOT_WEIGHT * (tpot_s - state.tpot_s)
             if worker.load is None:  # no word from the worker itself: its answers must do
                 worker.pace.observe(worker.decoding + 1.0, tpot_s)
-                target_s = state.tightest_tpot_s(now)
-                worker.limit.observe(None, worker.decoding + 1.0, 0.0, target_s, worker.pace)
+                worker.limit.observe(None, worker.decoding + 1.0, 0.0, running.entry.tpot_s, worker.pace)
                 state.ledger.sort_out()
 
     def _attempt_failed(self, event: AttemptFailed, now: float) -> None:

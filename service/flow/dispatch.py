@@ -15,6 +15,13 @@ _LOOKED_AT = 8
 _HARM = 0.1
 """What a second of waiting of somebody who decodes weighs against a second of waiting of the request itself."""
 
+_MIXED_S = 0.1
+"""What it weighs to bring a promise to a worker on which nobody has it: kept apart, loose promises let a worker carry
+more than tight ones do (PolyServe, arXiv 2507.17769)."""
+
+_PACE_ROOM = 0.85
+"""Tokens are foreseen to come this much sooner than promised, since requests differ from their mean."""
+
 _BACKLOG_SHARE, _BACKLOG_FREE_S = 0.25, 1.0
 """How long a prompt may stand behind others inside a worker: a quarter of its promise, or a second where nothing is
 promised. More would give the order of the queue away, less would let the worker run dry."""
@@ -46,6 +53,8 @@ def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> f
         return None
     if worker.decoding and worker.read_credit_s(now) < 0.0 and not (guaranteed and _is_pressing(entry, now)):
         return None
+    if not _keeps_pace(entry, worker):
+        return None
     ttft_s = foresee_ttft_s(state, entry, worker)
     if worker.backlog_tokens:
         prefill = worker.prefill if worker.prefill.samples >= 8 else state.prefill
@@ -56,6 +65,17 @@ def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> f
         if entry.due_at is not None and now + ttft_s > entry.due_at:
             return None
     return ttft_s
+
+
+def _keeps_pace(entry: Waiting, worker: WorkerState) -> bool:
+    """Whether tokens still come in time for all on ``worker``, and for ``entry``, once it is there."""
+    tightest_s = worker.tightest_s
+    if entry.tpot_s is not None and (tightest_s is None or entry.tpot_s < tightest_s):
+        tightest_s = entry.tpot_s
+    if tightest_s is None or not worker.held:
+        return True
+    tpot_s = worker.foresee_tpot_s(len(worker.held) + 1.0)
+    return tpot_s is None or tpot_s <= _PACE_ROOM * tightest_s
 
 
 def _is_pressing(entry: Waiting, now: float) -> bool:
@@ -97,7 +117,8 @@ def _best_of(
         load = len(worker.held) / worker.limit.limit
         own_s = entry.estimate.prompt_tokens * worker.prefill.per_kilotoken_s * 1e-3
         debt_s = max(-worker.prefill_credit_s, 0.0)
-        key = (round(ttft_s + _HARM * own_s * worker.decoding + debt_s, 3), load)
+        mixed_s = 0.0 if not worker.held or entry.tpot_s in worker.promises else _MIXED_S
+        key = (round(ttft_s + _HARM * own_s * worker.decoding + debt_s + mixed_s, 3), load)
         if best is None or key < best_key:
             best, best_key = (worker, ttft_s), key
     return best

@@ -72,6 +72,7 @@ class PermitLedger:
         worker.spend_credit(tokens, now)
         self.running[request.request_id] = Running(entry, permit, tokens, worker.backlog_tokens, ttft_s)
         worker.held[request.request_id] = None
+        worker.promise(entry.tpot_s, 1)
         if not is_guaranteed(entry.band):
             self.sheddable[request.request_id] = None
         return permit
@@ -93,6 +94,7 @@ class PermitLedger:
             raise InvariantError(f"request {request_id} holds no permit")
         worker = self.workers[running.permit.worker_id]
         del worker.held[request_id]
+        worker.promise(running.entry.tpot_s, -1)
         self.sheddable.pop(request_id, None)
         if running.first_token_at is None:
             worker.backlog_tokens -= running.tokens

@@ -32,7 +32,6 @@ class FlowState:
     prefill: PrefillPace = field(default_factory=PrefillPace)
     buckets: dict[TenantId, ContractBucket] = field(default_factory=dict)
     calibrations: dict[TierName, Quantile] = field(default_factory=dict)
-    tier_seen_at: dict[TierName, float] = field(default_factory=dict)
     wakes: list[float] = field(default_factory=list)
     tpot_s: float | None = None
     sequence: int = 0
@@ -51,12 +50,3 @@ class FlowState:
     def capacity_found(self) -> bool:
         """Whether the permits of at least one usable worker are known rather than still growing."""
         return any(worker.limit.found for worker in self.ledger.usable)
-
-    def tightest_tpot_s(self, now: float) -> float | None:
-        """The smallest time per token that a tier promises which sent something in the last half minute."""
-        targets = [
-            tier.tpot_target_s
-            for name, tier in self.config.tiers.items()
-            if tier.tpot_target_s is not None and now - self.tier_seen_at.get(name, -1e9) < 30.0
-        ]
-        return min(targets, default=None)

@@ -17,7 +17,7 @@ class Waiting:
     ``due_at`` is when its first token is promised, ``None`` where nothing is or where the promise cannot be kept even
     by an idle worker. ``give_up_at`` is the latest moment at which it may still be dispatched. ``hold_s`` is how long
     it will occupy a permit, ``work_s`` what it costs in worker-seconds. ``failed_on`` are workers it must not be sent
-    to again; ``revoked`` counts how often it was taken back.
+    to again; ``tpot_s`` is the time per token it was promised; ``revoked`` counts how often it was taken back.
     """
 
     request: Request
@@ -28,6 +28,7 @@ class Waiting:
     hold_s: float
     work_s: float
     sequence: int
+    tpot_s: float | None = None
     attempt: int = 1
     failed_on: frozenset[WorkerId] = NOWHERE
     revoked: int = 0

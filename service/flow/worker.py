@@ -36,6 +36,7 @@ class WorkerState:
     pace: DecodePace = field(default_factory=DecodePace)
     prefill: PrefillPace = field(default_factory=PrefillPace)
     limit: WorkerLimit = field(default_factory=WorkerLimit)
+    promises: dict[float, int] = field(default_factory=dict)
     prefill_ratio: float = 0.0
     prefilled_tokens: int = 0
     prefill_share: float = 1.0
@@ -50,6 +51,25 @@ class WorkerState:
         """Permits held on this worker."""
         return len(self.held)
 
+    def promise(self, tpot_s: float | None, change: int) -> None:
+        """A request with this promise came (+1) or went (-1)."""
+        if tpot_s is not None:
+            count = self.promises.get(tpot_s, 0) + change
+            if count:
+                self.promises[tpot_s] = count
+            else:
+                del self.promises[tpot_s]
+
+    @property
+    def tightest_s(self) -> float | None:
+        """The smallest time per token that somebody on this worker was promised."""
+        return min(self.promises, default=None)
+
+    def foresee_tpot_s(self, batch: float) -> float | None:
+        """Time per token with ``batch`` requests beside each other, prompts taking the share of time they do now."""
+        tpot_s = self.pace.predict_s(batch)
+        return None if tpot_s is None else tpot_s / (1.0 - min(self.prefill_ratio, 0.8))
+
     def count_decoding(self, change: int, now: float) -> None:
         """One request more or fewer gets tokens; the mean over time is kept for the next reading."""
         if self._area_at is not None:
@@ -57,7 +77,7 @@ class WorkerState:
         self._area_at = now
         self.decoding += change
 
-    def observe_load(self, load: WorkerLoad, target_s: float | None, now: float) -> None:
+    def observe_load(self, load: WorkerLoad, now: float) -> None:
         """Take in a reading: what was generated since the last one, and by how many at once, gives the pace.
 
         Steps that read prompts are slow for everybody. The time they took (prompt tokens read x time per token) is
@@ -80,6 +100,7 @@ class WorkerState:
         made = _grown(before.generation_tokens, load.generation_tokens)
         if clean and made is not None and made >= batch >= 0.5:
             self.pace.observe(batch, batch * max(length_s - prefilled_s, 0.2 * length_s) / made)
+        target_s = self.tightest_s
         self._share_prefill(target_s)
         if target_s is not None:
             target_s *= 1.0 - min(self.prefill_ratio, 0.8)  # what prompts take, decoding cannot have
