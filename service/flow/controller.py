@@ -91,7 +91,7 @@ class FlowController:
         match event:
             case WorkerLoadSeen():
                 worker = ledger.worker(event.worker_id)
-                worker.observe_load(event.load, now)
+                worker.observe_load(event.load, self._state.loosest_tpot_s, now)
                 ledger.sort_out()
                 self._pump(worker, now)
                 return

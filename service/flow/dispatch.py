@@ -12,12 +12,15 @@ _LOOKED_AT = 8
 """Workers compared for one request; beyond that many, a random sample. The gain of looking at more than a few is small
 (Mitzenmacher 2001)."""
 
-_HARM = 0.1
+_HARM = 0.5
 """What a second of waiting of somebody who decodes weighs against a second of waiting of the request itself."""
 
 _MIXED_S = 0.1
 """What it weighs to bring a promise to a worker on which nobody has it: kept apart, loose promises let a worker carry
 more than tight ones do (PolyServe, arXiv 2507.17769)."""
+
+_RISK_S = 4.0
+"""What it weighs to send somebody who was promised a pace to where much of the time goes to prompts."""
 
 _PACE_ROOM = 0.85
 """Tokens are foreseen to come this much sooner than promised, since requests differ from their mean."""
@@ -118,7 +121,8 @@ def _best_of(
         own_s = entry.estimate.prompt_tokens * worker.prefill.per_kilotoken_s * 1e-3
         debt_s = max(-worker.prefill_credit_s, 0.0)
         mixed_s = 0.0 if not worker.held or entry.tpot_s in worker.promises else _MIXED_S
-        key = (round(ttft_s + _HARM * own_s * worker.decoding + debt_s + mixed_s, 3), load)
+        risk_s = 0.0 if entry.tpot_s is None else _RISK_S * max(worker.prefill_ratio - own_s, 0.0)
+        key = (round(ttft_s + _HARM * own_s * worker.decoding + debt_s + mixed_s + risk_s, 3), load)
         if best is None or key < best_key:
             best, best_key = (worker, ttft_s), key
     return best

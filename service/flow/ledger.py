@@ -6,6 +6,7 @@ from service.domain.errors import InvariantError
 from service.domain.permit import Permit
 from service.domain.units import RequestId, WorkerId
 from service.flow.band import is_guaranteed
+from service.flow.pace import DecodePace
 from service.flow.waiting import Waiting
 from service.flow.worker import WorkerState
 
@@ -33,6 +34,7 @@ class PermitLedger:
     def __init__(self) -> None:
         self.workers: dict[WorkerId, WorkerState] = {}
         self.running: dict[RequestId, Running] = {}
+        self._common = DecodePace()
         self.usable: list[WorkerState] = []
         self.permits = 0
         """How many requests all usable workers can carry together."""
@@ -48,7 +50,7 @@ class PermitLedger:
 
     def join(self, worker_id: WorkerId) -> None:
         """List a worker; one that is listed already, or still busy from before, stays as it is."""
-        self.workers.setdefault(worker_id, WorkerState(worker_id)).listed = True
+        self.workers.setdefault(worker_id, WorkerState(worker_id, common=self._common)).listed = True
 
     def leave(self, worker_id: WorkerId) -> None:
         """Take a worker off the list; it is remembered until it is empty."""

@@ -50,3 +50,9 @@ class FlowState:
     def capacity_found(self) -> bool:
         """Whether the permits of at least one usable worker are known rather than still growing."""
         return any(worker.limit.found for worker in self.ledger.usable)
+
+    @property
+    def loosest_tpot_s(self) -> float | None:
+        """The largest time per token that any tier promises."""
+        targets = [tier.tpot_target_s for tier in self.config.tiers.values() if tier.tpot_target_s is not None]
+        return max(targets, default=None)

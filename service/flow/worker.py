@@ -13,7 +13,7 @@ STALE_AFTER_S = 3.0
 
 _LONG_PREFILL_S = 0.1
 _CREDIT_MAX_S = 0.25
-_ROOM, _SHARE_LEAST = 0.9, 0.05
+_ROOM, _SHARE_LEAST = 0.7, 0.05
 _PREFILL_WEIGHT = 0.1
 """Weight of one reading in the share of time that prompts take: about the last ten seconds count. Long prompts come
 in lumps, so it has to be slower than the pace."""
@@ -22,7 +22,8 @@ in lumps, so it has to be slower than the pace."""
 @dataclass(slots=True)
 class WorkerState:
     """One worker. ``held`` are the requests on it, in order of dispatch; ``backlog_tokens`` the uncached prompt tokens
-    sent to it whose first token has not come; ``decoding`` how many have theirs."""
+    sent to it whose first token has not come; ``decoding`` how many have theirs. ``common`` is
+    the pace of all workers of the pool, shared between them."""
 
     worker_id: WorkerId
     healthy: bool = False
@@ -34,6 +35,7 @@ class WorkerState:
     backlog_tokens: int = 0
     decoding: int = 0
     pace: DecodePace = field(default_factory=DecodePace)
+    common: DecodePace = field(default_factory=DecodePace)
     prefill: PrefillPace = field(default_factory=PrefillPace)
     limit: WorkerLimit = field(default_factory=WorkerLimit)
     promises: dict[float, int] = field(default_factory=dict)
@@ -65,9 +67,13 @@ class WorkerState:
         """The smallest time per token that somebody on this worker was promised."""
         return min(self.promises, default=None)
 
+    def read_pace(self) -> DecodePace:
+        """Its own pace, or that of all workers as long as its own could not be measured."""
+        return self.pace if self.pace.known else self.common
+
     def foresee_tpot_s(self, batch: float) -> float | None:
         """Time per token with ``batch`` requests beside each other, prompts taking the share of time they do now."""
-        tpot_s = self.pace.predict_s(batch)
+        tpot_s = self.read_pace().predict_s(batch)
         return None if tpot_s is None else tpot_s / (1.0 - min(self.prefill_ratio, 0.8))
 
     def count_decoding(self, change: int, now: float) -> None:
@@ -77,12 +83,13 @@ class WorkerState:
         self._area_at = now
         self.decoding += change
 
-    def observe_load(self, load: WorkerLoad, now: float) -> None:
+    def observe_load(self, load: WorkerLoad, loosest_s: float | None, now: float) -> None:
         """Take in a reading: what was generated since the last one, and by how many at once, gives the pace.
 
         Steps that read prompts are slow for everybody. The time they took (prompt tokens read x time per token) is
         taken off, so that the pace is that of decoding alone; a reading in which a long prompt was being read is not
-        used for it. What share of the time goes to prompts is kept beside it.
+        used for it. ``loosest_s`` is the loosest promise that any tier makes: a worker on which nobody was promised
+        anything is kept fit for that. What share of the time goes to prompts is kept beside it.
         """
         before, self.load = self.load, load
         self.count_decoding(0, now)
@@ -99,17 +106,19 @@ class WorkerState:
         batch = area / length_s
         made = _grown(before.generation_tokens, load.generation_tokens)
         if clean and made is not None and made >= batch >= 0.5:
-            self.pace.observe(batch, batch * max(length_s - prefilled_s, 0.2 * length_s) / made)
-        target_s = self.tightest_s
+            tpot_s = batch * max(length_s - prefilled_s, 0.2 * length_s) / made
+            self.pace.observe(batch, tpot_s)
+            self.common.observe(batch, tpot_s)
+        target_s = self.tightest_s or loosest_s
         self._share_prefill(target_s)
         if target_s is not None:
             target_s *= 1.0 - min(self.prefill_ratio, 0.8)  # what prompts take, decoding cannot have
-        self.limit.observe(load, batch, self.prefilling_s, target_s, self.pace)
+        self.limit.observe(load, batch, self.prefilling_s, target_s, self.read_pace())
 
     def _share_prefill(self, target_s: float | None) -> None:
         """How much of the time prompts may take, so that a token of those decoding now still comes in time: a step's
         time per token is t / (1 - share), so share = 1 - t / target."""
-        tpot_s = self.pace.predict_s(max(float(self.decoding), 1.0))
+        tpot_s = self.read_pace().predict_s(max(float(self.decoding), 1.0))
         if target_s is None or tpot_s is None:
             self.prefill_share = 1.0
         else:
