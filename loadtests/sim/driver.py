@@ -21,7 +21,6 @@ from service.runtime.journal import Journal, Record
 from service.runtime.ports import Observer
 
 
-
 class Core(Protocol):
     """What is driven: the shipped flow controller, or another policy that is compared with it."""
 

@@ -35,6 +35,10 @@ class Mix(Protocol):
         """A function that draws the next size."""
         ...
 
+    def __hash__(self) -> int:
+        """A mix is a value."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -94,7 +98,7 @@ class Agentic:
     ``sessions`` run at once; each begins with ``system_tokens`` that all share and grows by ``turn`` a time.
     """
 
-    sessions: int = 64
+    sessions: int = 16
     system_tokens: int = 4096
     turn: Spread = Spread(2200.0, 0.6, 16_384)
     output: Spread = Spread(280.0, 0.6, 4096)
@@ -183,10 +187,10 @@ def compute_mean(mix: Mix) -> MeanSize:
 UNIFORM = Classes((SizeClass("uniform", 1.0, Spread(16.0), Spread(64.0), bounded=1.0, slack=1.0),))
 """The load of the comparison on a real engine: 64 tokens each."""
 
-SHORT_CHAT = SizeClass("short chat", 0.70, Spread(500.0, 0.7, 4096), Spread(150.0, 0.8, 2048))
-LONG_PROMPT = SizeClass("long prompt", 0.15, Spread(12_000.0, 0.6, 32_768), Spread(180.0, 0.7, 2048))
-LONG_ANSWER = SizeClass("long answer", 0.13, Spread(600.0, 0.7, 4096), Spread(1200.0, 0.5, 8192))
-HUGE_PROMPT = SizeClass("100k prompt", 0.02, Spread(100_000.0, 0.15, 131_072), Spread(250.0, 0.6, 2048))
+SHORT_CHAT = SizeClass("short chat", 0.74, Spread(500.0, 0.7, 4096), Spread(150.0, 0.8, 2048))
+LONG_PROMPT = SizeClass("long prompt", 0.12, Spread(12_000.0, 0.6, 32_768), Spread(180.0, 0.7, 2048))
+LONG_ANSWER = SizeClass("long answer", 0.135, Spread(600.0, 0.7, 4096), Spread(1200.0, 0.5, 8192))
+HUGE_PROMPT = SizeClass("100k prompt", 0.005, Spread(100_000.0, 0.15, 131_072), Spread(250.0, 0.6, 2048))
 MIXED = Classes((SHORT_CHAT, LONG_PROMPT, LONG_ANSWER, HUGE_PROMPT))
 """A guess of a service's traffic: many short chats, some long prompts, some long answers, few 100k prompts."""
 

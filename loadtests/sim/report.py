@@ -42,8 +42,8 @@ def build_table(scenario: Scenario, sums: Sequence[RunFigures]) -> Table:
         table.add_column("recovery s", justify="right")
     for index, run in enumerate(sums):
         if not index or sums[index - 1].load != run.load:
-            ideal = [_percent(_mean(run.tiers[name].ideal)) for name in names]
-            table.add_row(f"{run.load:g}", "ideal / bound", *ideal, _number(run.bound_rps, 1), style="dim")
+            ideal = [_ideal(run.tiers[name]) for name in names]
+            table.add_row(f"{run.load:g}", "ideal", *ideal, _number(run.ideal_rps, 1), style="dim")
         speed = run.virtual_s / run.cpu_s if run.cpu_s else 0.0
         rejections = [sample for tier in run.tiers.values() for sample in tier.rejection_s]
         jains = [jain for tier in run.tiers.values() for jain in tier.jain]
@@ -73,6 +73,11 @@ def _attainment(tier: TierFigures) -> str:
     return f"{_percent(tier.contract_attainment)} ({_percent(tier.attainment)})"
 
 
+def _ideal(tier: TierFigures) -> str:
+    whole, within = _mean(tier.ideal), _mean(tier.contract_ideal)
+    return _percent(whole) if within is None or within == whole else f"{_percent(within)} ({_percent(whole)})"
+
+
 def _recovery(tier: TierFigures) -> str:
     if not tier.recovery_s:
         return "-"
@@ -91,6 +96,7 @@ def build_tier_record(tier: TierFigures) -> dict[str, object]:
         "contract_attainment": tier.contract_attainment,
         "availability": tier.availability,
         "ideal_attainment": _mean(tier.ideal),
+        "ideal_contract_attainment": _mean(tier.contract_ideal),
         "fates": dict(sorted(tier.fates.items())),
         "ttft_s": {f"p{int(q * 100)}": compute_percentile(tier.ttft_s, q) for q in (0.5, 0.95, 0.99)},
         "tpot_s": {f"p{int(q * 100)}": compute_percentile(tier.tpot_s, q) for q in (0.5, 0.95, 0.99)},
@@ -117,7 +123,10 @@ def build_record(run: RunFigures) -> dict[str, object]:
         "runs": run.runs,
         "measured_s": run.seconds,
         "goodput_rps": run.goodput_rps,
+        "ideal_rps": run.ideal_rps,
         "bound_rps": run.bound_rps,
+        "intents": run.intents,
+        "intents_good": run.intents_good,
         "goodput_tokens_per_s": run.goodput_tps,
         "revenue_per_s": run.revenue / run.seconds,
         "wasted_ratio": run.wasted_ratio,
@@ -148,7 +157,7 @@ def write_report(scenario: Scenario, sums: Sequence[RunFigures], folder: Path) -
 
 def _draw(scenario: Scenario, sums: Sequence[RunFigures], folder: Path) -> list[Path]:
     try:
-        import matplotlib as mpl  # noqa: PLC0415 - optional, and slow to import
+        import matplotlib as mpl
     except ImportError:
         return []
     mpl.use("Agg")
@@ -161,7 +170,7 @@ def _draw(scenario: Scenario, sums: Sequence[RunFigures], folder: Path) -> list[
 
 def _draw_loads(scenario: Scenario, sums: Sequence[RunFigures], folder: Path) -> Path:
     """Attainment by tier and goodput, over load."""
-    from matplotlib import pyplot as plt  # noqa: PLC0415
+    from matplotlib import pyplot as plt
 
     names = list(sums[0].tiers)
     arms = list(dict.fromkeys(run.arm for run in sums))
@@ -177,11 +186,11 @@ def _draw_loads(scenario: Scenario, sums: Sequence[RunFigures], folder: Path) ->
         axes[0][-1].plot(loads, [run.goodput_rps for run in mine], marker="o", label=arm, linewidth=width)
     first = [run for run in sums if run.arm == arms[0]]
     for axis, name in zip(axes[0], names, strict=False):
-        ideal = [100.0 * (_mean(run.tiers[name].ideal) or 0.0) for run in first]
-        axis.plot([run.load for run in first], ideal, color="black", linestyle="--", label="ideal, all offered")
+        ideal = [100.0 * (_mean(run.tiers[name].contract_ideal or run.tiers[name].ideal) or 0.0) for run in first]
+        axis.plot([run.load for run in first], ideal, color="black", linestyle="--", label="ideal")
         axis.set_title(f"{name}: attainment, %")
         axis.set_ylim(-2, 102)
-    axes[0][-1].plot([run.load for run in first], [run.bound_rps for run in first], "k--", label="bound")
+    axes[0][-1].plot([run.load for run in first], [run.ideal_rps for run in first], "k--", label="ideal")
     axes[0][-1].set_title("goodput, requests/s")
     for axis in axes[0]:
         axis.set_xlabel("load, x capacity")
@@ -196,7 +205,7 @@ def _draw_loads(scenario: Scenario, sums: Sequence[RunFigures], folder: Path) ->
 
 def _draw_timelines(scenario: Scenario, sums: Sequence[RunFigures], folder: Path) -> Path:
     """Per arm: offered and good per second by tier, and what waits or runs."""
-    from matplotlib import pyplot as plt  # noqa: PLC0415
+    from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(len(sums), 2, figsize=(12.0, 2.4 * len(sums)), squeeze=False, sharex=True)
     for row, run in zip(axes, sums, strict=True):

@@ -38,7 +38,8 @@ def build_world(job: Job) -> World:
     """A world in which nothing has happened yet."""
     arm = ARMS[job.arm]
     plant = Plant(job.scenario, job.scenario.compute_capacity_rps(), job.seed)
-    return World(job.scenario, lambda: arm.build(plant), job.seed, arm.configure_engine(plant))
+    engine = replace(arm.configure_engine(plant), max_num_batched_tokens=job.scenario.batched_tokens)
+    return World(job.scenario, lambda: arm.build(plant), job.seed, engine)
 
 
 def run_job(job: Job) -> RunFigures:
@@ -100,6 +101,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1, help="runs per arm and load (1)")
     parser.add_argument("--workers", type=int, help="workers (the scenario's)")
     parser.add_argument("--duration", type=float, help="measured seconds (the scenario's)")
+    parser.add_argument("--batched-tokens", type=int, help="the engine's budget per step (the profile's)")
     parser.add_argument("--quick", action="store_true", help="two workers and a third of the time")
     parser.add_argument("--processes", type=int, default=1, choices=range(1, PROCESSES_MAX + 1), help="1 or 2 (1)")
     parser.add_argument("--out", type=Path, default=REPORTS, help="folder of the reports")
@@ -121,6 +123,8 @@ def adapt(scenario: Scenario, args: argparse.Namespace) -> Scenario:
         scenario = shorten(scenario)
     if args.workers is not None:
         scenario = replace(scenario, workers=args.workers)
+    if args.batched_tokens is not None:
+        scenario = replace(scenario, batched_tokens=args.batched_tokens)
     if args.duration is not None:
         scenario = replace(scenario, duration_s=args.duration)
     return scenario

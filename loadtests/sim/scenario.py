@@ -1,6 +1,6 @@
 """Named scenarios as data: who sends what to which machines, what breaks when, and what is measured."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from loadtests.sim import lengths, population
@@ -57,7 +57,7 @@ class Scenario:
     """One experiment. Load 1 offers ``workers`` x ``worker_rps`` (computed from the mix if ``None``).
 
     What arrives from ``warmup_s`` on for ``duration_s`` is measured; the run goes on for ``settle_s`` after that.
-    ``spike``: (begin, end) after which recovery is timed.
+    ``batched_tokens`` is the engine's budget per step if not the profile's. ``spike``: (begin, end) after which recovery is timed.
     """
 
     name: str
@@ -70,11 +70,12 @@ class Scenario:
     profile: str = "m3.1-flash"
     workers: int = 8
     worker_rps: float | None = None
+    batched_tokens: int | None = None
     warmup_s: float = 20.0
     duration_s: float = 100.0
-    settle_s: float = 15.0
+    settle_s: float = 25.0
     faults: tuple[Fault, ...] = ()
-    sensor: SensorConfig = SensorConfig()
+    sensor: SensorConfig = field(default_factory=SensorConfig)
     spike: tuple[float, float] | None = None
 
     @property
@@ -181,10 +182,10 @@ def _list_scenarios() -> list[Scenario]:
         replace(base, name="thinking", about="long answers after long thought", mix=lengths.THINKING,
                 loads=(0.85, 1.2, 2.0), duration_s=120.0),
         replace(base, name="agentic", about="sessions with growing prefixes, in:out 131:1", mix=lengths.AGENTIC,
-                loads=(0.85, 1.2, 2.0)),
+                warmup_s=60.0,                loads=(0.85, 1.2, 2.0)),
         replace(fault, name="accept-collapse", about="drafts are no longer accepted", mix=lengths.THINKING,
                 faults=(Fault(FaultKind.ACCEPT_COLLAPSE, 60.0, factor=0.17),)),
-        replace(fault, name="kv-cliff", about="5 % of the KV blocks are left", mix=lengths.THINKING,
+        replace(fault, name="kv-cliff", about="5 % of the KV blocks are left",
                 faults=(Fault(FaultKind.KV_CLIFF, 60.0, factor=0.05),)),
         replace(fault, name="death", about="one worker dies and comes back after 40 s",
                 faults=(Fault(FaultKind.DEATH, 50.0, 90.0, 0),), spike=(50.0, 90.0)),

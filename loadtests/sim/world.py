@@ -149,17 +149,13 @@ class World:
         self._schedule_next()
         driver.schedule(1.0, self._gauge)
 
-    def run(self, on_second: Callable[[float], None] | None = None) -> None:
+    def run(self) -> None:
         """Let it all happen."""
         end = self.scenario.until_s + self.scenario.settle_s
-        if on_second is None:
-            self.driver.run(end)
-            return
-        second = 0.0
-        while second < end:
-            second = min(end, second + 1.0)
-            self.driver.run(second)
-            on_second(second)
+        self.driver.run(end)
+        for attempt in self._live.values():
+            if attempt.worker is not None:
+                attempt.output_tokens = attempt.worker.count_output_tokens(attempt.name)
 
     # ---------------------------------------------------------------- clients
 
