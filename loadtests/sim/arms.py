@@ -205,7 +205,10 @@ class RoundRobin(Baseline):
 
 
 class StaticConcurrency(Baseline):
-    """A fixed number of requests per worker and a queue with a bound and deadlines, in order of arrival or of tier."""
+    """A fixed number of requests per worker and a queue with a bound and deadlines, in order of arrival or of tier.
+
+    In order of tier, whoever arrives at a full queue takes the place of the last of a cheaper tier.
+    """
 
     def __init__(self, per_worker: int, queued_max: int, by_rank: bool = False) -> None:
         super().__init__()
@@ -213,6 +216,7 @@ class StaticConcurrency(Baseline):
         self._arrivals = 0
         self._queue: dict[RequestId, Request] = {}
         self._order: list[tuple[int, int, RequestId]] = []
+        self._last: list[tuple[int, int, RequestId]] = []
         self._deadlines: list[tuple[float, RequestId]] = []
 
     def arrive(self, request: Request, now: float) -> None:
@@ -220,13 +224,15 @@ class StaticConcurrency(Baseline):
         place = None if self._queue else self._find_room(request)
         if place is not None:
             self._send(request, place)
-        elif len(self._queue) >= self._queued_max:
+        elif len(self._queue) >= self._queued_max and not self._displace(request.rank):
             self.refuse(request.request_id, Outcome.QUEUE_FULL)
         else:
             self._queue[request.request_id] = request
             self._arrivals += 1
             rank = request.rank if self._by_rank else 0
             heapq.heappush(self._order, (rank, self._arrivals, request.request_id))
+            if self._by_rank:
+                heapq.heappush(self._last, (-rank, -self._arrivals, request.request_id))
             heapq.heappush(self._deadlines, (request.deadline_at, request.request_id))
             self.out.append(Enqueue(request.request_id, len(self._queue)))
 
@@ -259,6 +265,17 @@ class StaticConcurrency(Baseline):
     def stats(self, now: float) -> ArmStats:
         """Snapshot."""
         return ArmStats(len(self._queue), len(self.running))
+
+    def _displace(self, rank: int) -> bool:
+        """Turn the last of the cheapest tier away, if that is cheaper than ``rank``."""
+        while self._last and self._last[0][2] not in self._queue:
+            heapq.heappop(self._last)
+        if not self._last or -self._last[0][0] <= rank:
+            return False
+        request_id = heapq.heappop(self._last)[2]
+        del self._queue[request_id]
+        self.refuse(request_id, Outcome.QUEUE_FULL)
+        return True
 
     def _send(self, request: Request, place: Place) -> None:
         self.remember_home(request, place)

@@ -298,7 +298,7 @@ def measure(world: World, arm: str) -> RunFigures:
         intents[number] = intents.get(number, False) or good
         if attempt.tries and scenario.tenants[attempt.offer.tenant].client.retry is Retry.TOLD:
             figures.told_back += 1
-            figures.told_admitted += attempt.dispatches > 0
+            figures.told_admitted += find_fate(attempt) not in (Fate.REFUSED, Fate.EXPIRED)
     figures.intents, figures.intents_good = len(intents), sum(intents.values())
     for name, into in figures.tiers.items():
         _add_shapes(into, scenario)

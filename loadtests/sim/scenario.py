@@ -57,7 +57,8 @@ class Scenario:
     """One experiment. Load 1 offers ``workers`` x ``worker_rps`` (computed from the mix if ``None``).
 
     What arrives from ``warmup_s`` on for ``duration_s`` is measured; the run goes on for ``settle_s`` after that.
-    ``batched_tokens`` is the engine's budget per step if not the profile's. ``spike``: (begin, end) after which recovery is timed.
+    ``batched_tokens``: the engine's budget per step, if not the profile's. ``spike``: (begin, end) after which recovery
+    is timed.
     """
 
     name: str
