@@ -139,15 +139,21 @@ class Agentic:
 
 @dataclass(frozen=True, slots=True)
 class TraceSizes:
-    """The sizes of a trace in their order, from its begin, over and over."""
+    """The sizes of a trace in their order, from the place ``begin_ratio`` of it, over and over.
+
+    With :class:`~loadtests.sim.arrivals.TraceProcess` of the same place each size keeps its moment. Prefixes are shared
+    within one place only.
+    """
 
     trace: str
+    begin_ratio: float = 0.0
 
     def open(self, chance: random.Random) -> Callable[[], Size]:
         """See :class:`Mix`."""
         rows = load_trace(self.trace)
         seen: set[int] = set()
-        index = -1
+        index = int(self.begin_ratio * len(rows)) - 1
+        salt = int(self.begin_ratio * 1_000_000) << 32
 
         def draw() -> Size:
             nonlocal index
@@ -160,7 +166,8 @@ class TraceSizes:
                 hits += 1
             seen.update(row.hashes)
             cached = min(hits * BLOCK_TOKENS, row.prompt_tokens - 1)
-            return Size(row.prompt_tokens, row.output_tokens, None, row.hashes, None, cached)
+            hashes = tuple(salt + name for name in row.hashes)
+            return Size(row.prompt_tokens, row.output_tokens, None, hashes, None, cached)
 
         return draw
 

@@ -14,7 +14,7 @@ from loadtests.sim.bounds import Work, compute_ideal_attainment, compute_token_c
 from loadtests.sim.population import Retry, find_ttft_target_s
 from loadtests.sim.scenario import Scenario
 from loadtests.sim.world import Attempt, World
-from service.domain.outcome import Fault, Outcome, Phase
+from service.domain.outcome import Outcome, Phase
 from service.domain.tier import Tier
 
 BIN_S = 1.0
@@ -24,6 +24,11 @@ OSCILLATION_BAND = 0.05
 WINDOW_S = 600.0
 EXCESS = 1000
 """Added to a tier's rank for what exceeds its contracts."""
+
+
+GONE = (Outcome.CLIENT_GONE_QUEUED, Outcome.CLIENT_GONE, Outcome.CLIENT_STALLED)
+"""The client gave up. Other endings for which the ledger excuses us (excess that was shed) count here as what they
+are to the client: no answer."""
 
 
 class Fate(Enum):
@@ -54,7 +59,7 @@ def find_fate(attempt: Attempt) -> Fate:
         return Fate.COMPLETED
     if outcome is Outcome.EXPIRED:
         return Fate.EXPIRED
-    if outcome.fault is Fault.CLIENT:
+    if outcome in GONE:
         return Fate.ABANDONED
     if outcome.phase is Phase.ADMIT or outcome is Outcome.WORKER_BUSY:
         return Fate.REFUSED
@@ -90,6 +95,16 @@ def judge(attempt: Attempt, tier: Tier, end_at: float) -> Verdict:
             return Verdict.BAD
         case _:
             assert_never(fate)
+
+
+def find_miss(attempt: Attempt, tier: Tier) -> str:
+    """Why a bad request is bad: its fate, else ``late`` (the first token), else ``slow`` (those after it)."""
+    fate = find_fate(attempt)
+    if fate in (Fate.REFUSED, Fate.EXPIRED, Fate.FAILED):
+        return str(fate.value)
+    ttft_s = compute_ttft_s(attempt)
+    late = ttft_s is None or ttft_s > find_ttft_target_s(tier, attempt.offer.size.prompt_tokens)
+    return "late" if late else "slow"
 
 
 def compute_percentile(samples: Iterable[float], ratio: float) -> float | None:
@@ -136,6 +151,8 @@ class TierFigures:
     """Refused, expired or failed through our fault: against availability."""
     good_tokens: int = 0
     fates: Counter[str] = field(default_factory=Counter)
+    misses: Counter[str] = field(default_factory=Counter)
+    """Bad requests within contract by reason."""
     ttft_s: list[float] = field(default_factory=list)
     tpot_s: list[float] = field(default_factory=list)
     rejection_s: list[float] = field(default_factory=list)
@@ -186,6 +203,7 @@ class TierFigures:
         for name in ("offered", "good", "bad", "contract_good", "contract_bad", "contract_lost", "good_tokens"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.fates += other.fates
+        self.misses += other.misses
         for name in (
             "ttft_s", "tpot_s", "rejection_s", "predicted", "jain", "share_gap", "recovery_s", "oscillation_per_min",
             "ideal", "contract_ideal",
@@ -292,6 +310,8 @@ def measure(world: World, arm: str) -> RunFigures:
         if attempt.arrived_at < scenario.warmup_s:
             continue
         _count(figures.tiers[tier.name], attempt, verdict)
+        if verdict is Verdict.BAD and attempt.in_contract:
+            figures.tiers[tier.name].misses[find_miss(attempt, tier)] += 1
         demanded[attempt.offer.tenant] += 1.0
         served[attempt.offer.tenant] += good
         number = attempt.offer.number

@@ -1,6 +1,7 @@
 """Prints and draws what was measured: a table, JSON for programs, pictures where they say more."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from loadtests.sim.scenario import Scenario
 
 REPORTS = Path(__file__).parents[1] / "reports" / "sim"
 PICTURE_LOADS_MIN = 3
+HEADINGS = (
+    "goodput/s", "tok/s", "revenue/s", "wasted %", "refused p99 s", "Jain", "turns/min", "missed by %", "x real",
+)  # fmt: skip
 
 
 def _percent(ratio: float | None) -> str:
@@ -36,7 +40,7 @@ def build_table(scenario: Scenario, sums: Sequence[RunFigures]) -> Table:
     table.add_column("arm")
     for name in names:
         table.add_column(f"{name} %", justify="right")
-    for heading in ("goodput/s", "tok/s", "revenue/s", "wasted %", "refused p99 s", "Jain", "turns/min", "x real"):
+    for heading in HEADINGS:
         table.add_column(heading, justify="right")
     if scenario.spike is not None:
         table.add_column("recovery s", justify="right")
@@ -59,6 +63,7 @@ def build_table(scenario: Scenario, sums: Sequence[RunFigures]) -> Table:
             _number(compute_percentile(rejections, 0.99)),
             _number(min(jains, default=None)),
             _number(turns, 1),
+            _misses(run),
             _number(speed, 0),
         ]
         if scenario.spike is not None:
@@ -71,6 +76,15 @@ def _attainment(tier: TierFigures) -> str:
     if tier.contract_attainment is None or tier.contract_good + tier.contract_bad == tier.good + tier.bad:
         return _percent(tier.attainment)
     return f"{_percent(tier.contract_attainment)} ({_percent(tier.attainment)})"
+
+
+def _misses(run: RunFigures) -> str:
+    """The three commonest reasons of misses within contract, as parts of all that was judged there."""
+    misses: Counter[str] = Counter()
+    for tier in run.tiers.values():
+        misses += tier.misses
+    judged = sum(tier.contract_good + tier.contract_bad for tier in run.tiers.values())
+    return " ".join(f"{name} {count / judged * 100:.0f}" for name, count in misses.most_common(3)) or "-"
 
 
 def _ideal(tier: TierFigures) -> str:
@@ -97,6 +111,7 @@ def build_tier_record(tier: TierFigures) -> dict[str, object]:
         "availability": tier.availability,
         "ideal_attainment": _mean(tier.ideal),
         "ideal_contract_attainment": _mean(tier.contract_ideal),
+        "misses_in_contract": dict(sorted(tier.misses.items())),
         "fates": dict(sorted(tier.fates.items())),
         "ttft_s": {f"p{int(q * 100)}": compute_percentile(tier.ttft_s, q) for q in (0.5, 0.95, 0.99)},
         "tpot_s": {f"p{int(q * 100)}": compute_percentile(tier.tpot_s, q) for q in (0.5, 0.95, 0.99)},

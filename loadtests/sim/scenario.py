@@ -212,8 +212,10 @@ def _list_scenarios() -> list[Scenario]:
             replace(
                 base, name=name, about=f"replay of {name}, scaled in time", mix=TraceSizes(name),
                 loads=(0.85, 1.2, 2.0),
-                tenants=tuple(replace(one, arrivals=TraceProcess(name) if one.share > 0.2 else one.arrivals)
-                              for one in SERVICE),
+                tenants=tuple(
+                    replace(one, mix=TraceSizes(name, place / 6), arrivals=TraceProcess(name, place / 6))
+                    for place, one in enumerate(SERVICE)
+                ),
             )
             for name in ("azure-conv", "azure-code", "mooncake")
         ),

@@ -267,7 +267,9 @@ class World:
         attempt = self._live[command.request_id]
         if attempt.worker is None:
             return
-        self._give_up_worker(attempt, FailureCause.REVOKED, self._take_back(attempt))
+        # A core may say how a stream that has begun is to end.
+        outcome: Outcome = getattr(command, "outcome", Outcome.STREAM_BROKEN)
+        self._give_up_worker(attempt, FailureCause.REVOKED, self._take_back(attempt), outcome)
 
     def _take_back(self, attempt: Attempt) -> int:
         """Abort upstream; what the worker had done is wasted."""
@@ -279,12 +281,14 @@ class World:
         attempt.wasted_tokens += output
         return output
 
-    def _give_up_worker(self, attempt: Attempt, cause: FailureCause, output: int) -> None:
+    def _give_up_worker(
+        self, attempt: Attempt, cause: FailureCause, output: int, outcome: Outcome = Outcome.STREAM_BROKEN
+    ) -> None:
         if attempt.first_token_at is None:
             self.driver.submit(AttemptFailed(attempt.request_id, cause))
         else:
             attempt.output_tokens = output
-            self._end(attempt, Outcome.STREAM_BROKEN)
+            self._end(attempt, outcome)
             self.driver.submit(PermitEnded(attempt.request_id, PermitEnding.DROPPED, output))
 
     def _unqueue(self, attempt: Attempt) -> None:

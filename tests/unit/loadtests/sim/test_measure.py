@@ -14,6 +14,7 @@ from loadtests.sim.measure import (
     compute_percentile,
     count_sign_changes,
     find_fate,
+    find_miss,
     find_recovery_s,
     judge,
 )
@@ -54,6 +55,19 @@ def build(outcome=None, first=None, end=None, tokens=0, name="r"):
 def test_every_end_has_its_fate_and_verdict(attempt, fate, verdict):
     assert find_fate(attempt) is fate
     assert judge(attempt, TIER, 10.0) is verdict
+
+
+@pytest.mark.parametrize(
+    ("attempt", "reason"),
+    [
+        (build(Outcome.QUEUE_FULL, None, 0.0), "refused"),
+        (build(Outcome.COMPLETED, 1.1, 9.0, 11), "late"),
+        (build(Outcome.COMPLETED, 0.9, 9.0, 11), "slow"),
+        (build(), "late"),
+    ],
+)
+def test_misses_have_one_reason(attempt, reason):
+    assert find_miss(attempt, TIER) == reason
 
 
 def test_one_that_may_still_be_in_time_is_not_judged():

@@ -177,6 +177,11 @@ def test_traces_are_read_from_any_folder(monkeypatch, tmp_path):
     (row,) = traces.load_trace("mooncake")
     assert row.hashes == (28, 29, 30, 31, 32, 33, 34, 35)
     assert len(draw(TraceProcess("azure-conv"), rate=2.0, until_s=10.0)) == 20
+    assert draw(TraceProcess("azure-conv", 0.5), rate=2.0, until_s=1.0) == [0.0, 0.5]
+    sample = lengths.TraceSizes("azure-conv", 0.5).open(random.Random(1))
+    assert [sample().prompt_tokens for _ in range(3)] == [9, 374, 9]
+    sample = lengths.TraceSizes("mooncake").open(random.Random(1))
+    assert [sample().cached_tokens for _ in range(2)] == [0, 1024]
     traces.load_trace.cache_clear()
 
 

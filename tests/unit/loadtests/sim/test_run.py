@@ -1,10 +1,8 @@
 """The command: what it accepts, prints and writes."""
 
 import json
-from argparse import Namespace
 
 import pytest
-from rich.console import Console
 
 from loadtests.sim import run
 from loadtests.sim.traces import TraceMissingError
@@ -49,9 +47,9 @@ def test_the_list_names_everything(capsys):
 
 
 def test_a_missing_trace_is_left_out_and_said(monkeypatch, capsys):
-    def fail(scenario, args: Namespace, console: Console):
+    def fail(scenario, args):
         raise TraceMissingError("not here")
 
-    monkeypatch.setattr(run, "run_scenario", fail)
+    monkeypatch.setattr(run, "adapt", fail)
     assert run.main(["mooncake"]) == 1
     assert "mooncake: left out, not here" in capsys.readouterr().out
