@@ -149,6 +149,11 @@ def _list_scenarios() -> list[Scenario]:
         replace(SERVICE[5], mix=lengths.CHAT, arrivals=Process(shape=build_step(60.0, 0.0))),
         TenantSpec("huge", "default", 0.01, 0.01, mix=lengths.HUGE, arrivals=Process(shape=build_ramp(60, 61, 0, 1))),
     )
+    flood = (
+        TenantSpec("acme", "priority", 0.94, 0.5),
+        TenantSpec("core", "default", 0.03, 0.05),
+        TenantSpec("fern", "flex", 0.03, 0.0),
+    )
     base = Scenario("steady", "below capacity, nothing happens", SERVICE, load=0.85, loads=(0.5, 0.7, 0.85, 0.95))
     fault = replace(base, load=0.9, loads=(0.9,))
     return [
@@ -179,6 +184,8 @@ def _list_scenarios() -> list[Scenario]:
                 tenants=_shape(build_diurnal(240.0, 0.2, 1.6, 2))),
         replace(base, name="noisy", about="one tenant multiplies its load by 100", loads=(0.7,), tenants=quiet,
                 spike=(45.0, 120.0)),
+        replace(base, name="trickle", about="the dearest tier floods, the others only trickle", loads=(2.0,),
+                duration_s=300.0, tenants=flood),
         replace(base, name="mix-shift", about="short chats, then 100k prompts as well", loads=(0.8,), tenants=shift),
         replace(base, name="thinking", about="long answers after long thought", mix=lengths.THINKING,
                 loads=(0.85, 1.2, 2.0), duration_s=120.0),
