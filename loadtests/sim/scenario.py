@@ -234,6 +234,7 @@ SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _list_
 
 def shorten(scenario: Scenario) -> Scenario:
     """A quick look: two workers, and a third of the time where no moments are named."""
-    if scenario.faults or scenario.spike is not None or scenario.name in ("ramp", "diurnal", "mix-shift"):
+    dark = scenario.sensor.dark is not None
+    if scenario.faults or scenario.spike or dark or scenario.name in ("ramp", "diurnal", "mix-shift"):
         return replace(scenario, workers=2)
     return replace(scenario, workers=2, warmup_s=scenario.warmup_s / 2, duration_s=scenario.duration_s / 3)

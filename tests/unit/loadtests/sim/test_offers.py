@@ -205,6 +205,7 @@ def test_a_replayed_trace_is_scaled_to_the_rate():
 
 def test_quick_scenarios_keep_their_named_moments():
     assert shorten(SCENARIOS["death"]).duration_s == SCENARIOS["death"].duration_s
+    assert shorten(SCENARIOS["stale"]).duration_s == SCENARIOS["stale"].duration_s
     assert shorten(SCENARIOS["mixed"]).duration_s < SCENARIOS["mixed"].duration_s
     for scenario in SCENARIOS.values():
         assert sum(tenant.share for tenant in scenario.tenants) > 0.5
