@@ -2,11 +2,11 @@
 
 import random
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
-from loadtests.sim.arms import ARMS, Plant
+from loadtests.sim.arms import ARMS, Plant, StaticConcurrency
 from loadtests.sim.driver import VirtualDriver
 from loadtests.sim.engine import SimWorker
 from loadtests.sim.measure import check_conservation, measure
@@ -15,7 +15,8 @@ from loadtests.sim.run import Job, build_world
 from loadtests.sim.scenario import SCENARIOS, Fault, FaultKind
 from loadtests.sim.sensor import Sensor, SensorConfig
 from loadtests.sim.world import World
-from service.domain.event import WorkerLoadSeen
+from service.domain.command import Revoke
+from service.domain.event import WorkerHealthChanged, WorkerLoadSeen
 from service.domain.outcome import Outcome
 from service.emulator.steps import EngineRequest
 
@@ -23,7 +24,7 @@ SMALL = replace(SCENARIOS["uniform"], workers=2, warmup_s=1.0, duration_s=7.0, s
 SERVICE = replace(SCENARIOS["mixed"], workers=2, warmup_s=2.0, duration_s=8.0, settle_s=4.0, load=1.5)
 
 
-def run(scenario=SMALL, arm="fcfs", seed=1):
+def run(scenario=SMALL, arm="static", seed=1):
     world = build_world(Job(scenario, arm, seed))
     world.run()
     check_conservation(world.attempts)
@@ -70,11 +71,35 @@ def test_a_death_breaks_streams_and_the_other_worker_takes_over():
     assert not world._sick  # back before the end
 
 
+class TakesBack(StaticConcurrency):
+    """Takes back what an unhealthy worker holds."""
+
+    def handle(self, event, now):
+        commands = super().handle(event, now)
+        if isinstance(event, WorkerHealthChanged) and not event.healthy:
+            held = [name for name, place in self.running.items() if place.worker_id == event.worker_id]
+            commands += [build_revoke(name) for name in held]
+        return commands
+
+
+def build_revoke(name):
+    """Cores may be asked to say how a stream ends that has begun."""
+    return Revoke(**{field.name: name if field.name == "request_id" else BROKEN for field in fields(Revoke)})
+
+
+BROKEN = Outcome.STREAM_BROKEN
+
+
 def test_a_zombie_holds_what_it_has_until_it_is_found_out():
     scenario = replace(with_fault(FaultKind.ZOMBIE), duration_s=12.0)
-    world = run(scenario)
+    world = World(scenario, lambda: TakesBack(16, 64), 1)
+    world.run()
+    check_conservation(world.attempts)
     assert world._sick == {0}
-    assert count_outcomes(world)[Outcome.STREAM_BROKEN] > 0
+    outcomes = count_outcomes(world)
+    assert outcomes[BROKEN] > 0
+    broken = [attempt for attempt in world.attempts if attempt.outcome is BROKEN]
+    assert {attempt.ended_at for attempt in broken} == {12.0}
     assert not world.workers[0].held
 
 
