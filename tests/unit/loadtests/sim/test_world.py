@@ -66,8 +66,12 @@ def test_a_death_breaks_streams_and_the_other_worker_takes_over():
     outcomes = count_outcomes(world)
     assert outcomes[Outcome.STREAM_BROKEN] > 0
     broken = [attempt for attempt in world.attempts if attempt.outcome is Outcome.STREAM_BROKEN]
-    assert all(attempt.ended_at == 3.0 and attempt.wasted_tokens > 0 for attempt in broken)
-    assert outcomes[Outcome.COMPLETED] > 0.8 * len(world.attempts)
+    assert {attempt.ended_at for attempt in broken} == {3.0}
+    assert sum(attempt.wasted_tokens for attempt in broken) > 0
+    hole = [attempt for attempt in world.attempts if 3.0 < attempt.arrived_at < 5.0]
+    assert any(attempt.outcome is Outcome.WORKER_UNREACHABLE for attempt in hole)  # nobody knows yet
+    after = [attempt for attempt in world.attempts if attempt.arrived_at > 5.1]
+    assert sum(attempt.outcome is Outcome.COMPLETED for attempt in after) > 0.8 * len(after)
     assert not world._sick  # back before the end
 
 
