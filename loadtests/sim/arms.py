@@ -6,11 +6,12 @@ code: constants are their documented defaults, and where a default is hopeless t
 
 import heapq
 import random
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from loadtests.sim.bounds import compute_peak
 from loadtests.sim.driver import Core
+from loadtests.sim.population import TenantSpec
 from loadtests.sim.scenario import Scenario
 from service.domain.command import Command, Dispatch, Enqueue, Refuse
 from service.domain.contract import Allowance, Measure
@@ -50,6 +51,10 @@ class Plant:
         """The policy's own generator."""
         return random.Random(f"{self.seed}:policy")  # noqa: S311 - repeatable on purpose
 
+    def compute_contract_rps(self, tenant: TenantSpec) -> float | None:
+        """Requests a second that the tenant has bought; ``None`` for no bound."""
+        return None if tenant.contract_ratio is None else tenant.contract_ratio * self.capacity_rps
+
     @property
     def sheddable_ranks(self) -> frozenset[int]:
         """Ranks of tiers that peers may be told to shed."""
@@ -81,6 +86,7 @@ class Baseline:
     def __init__(self) -> None:
         self.places: dict[WorkerId, Place] = {}
         self.running: dict[RequestId, Place] = {}
+        self._homes: dict[str, Place] = {}
         self.out: list[Command] = []
 
     def handle(self, event: Event | Reconfigured, now: float) -> list[Command]:
@@ -147,6 +153,15 @@ class Baseline:
         self.running[request_id] = place
         self.out.append(Dispatch(request_id, place.worker_id, attempt))
 
+    def find_home(self, request: Request) -> Place | None:
+        """Where the session was served last: peers route by prefix, which comes to the same here."""
+        return None if request.session is None else self._homes.get(request.session)
+
+    def remember_home(self, request: Request, place: Place) -> None:
+        """The session's prefix is there from here on."""
+        if request.session is not None:
+            self._homes[request.session] = place
+
     def refuse(self, request_id: RequestId, outcome: Outcome, retry_after_s: float = 1.0) -> None:
         """Turn it away with a constant advice, as peers do."""
         self.out.append(Refuse(request_id, outcome, retry_after_s if outcome.retryable else None))
@@ -191,25 +206,34 @@ class RoundRobin(Baseline):
 
 
 class StaticConcurrency(Baseline):
-    """A fixed number of requests per worker, first come first served, a queue with a bound and deadlines."""
+    """A fixed number of requests per worker and a queue with a bound and deadlines, in order of arrival or of tier.
 
-    def __init__(self, per_worker: int, queued_max: int) -> None:
+    In order of tier, whoever arrives at a full queue takes the place of the last of a cheaper tier.
+    """
+
+    def __init__(self, per_worker: int, queued_max: int, by_rank: bool = False) -> None:
         super().__init__()
-        self._per_worker, self._queued_max = per_worker, queued_max
+        self._per_worker, self._queued_max, self._by_rank = per_worker, queued_max, by_rank
+        self._arrivals = 0
         self._queue: dict[RequestId, Request] = {}
-        self._order: deque[RequestId] = deque()
+        self._order: list[tuple[int, int, RequestId]] = []
+        self._last: list[tuple[int, int, RequestId]] = []
         self._deadlines: list[tuple[float, RequestId]] = []
 
     def arrive(self, request: Request, now: float) -> None:
         """See :class:`Baseline`."""
-        place = None if self._queue else self._find_room()
+        place = None if self._queue else self._find_room(request)
         if place is not None:
-            self.dispatch(request.request_id, place)
-        elif len(self._queue) >= self._queued_max:
+            self._send(request, place)
+        elif len(self._queue) >= self._queued_max and not self._displace(request.rank):
             self.refuse(request.request_id, Outcome.QUEUE_FULL)
         else:
             self._queue[request.request_id] = request
-            self._order.append(request.request_id)
+            self._arrivals += 1
+            rank = request.rank if self._by_rank else 0
+            heapq.heappush(self._order, (rank, self._arrivals, request.request_id))
+            if self._by_rank:
+                heapq.heappush(self._last, (-rank, -self._arrivals, request.request_id))
             heapq.heappush(self._deadlines, (request.deadline_at, request.request_id))
             self.out.append(Enqueue(request.request_id, len(self._queue)))
 
@@ -223,10 +247,15 @@ class StaticConcurrency(Baseline):
             _, request_id = heapq.heappop(self._deadlines)
             if self._queue.pop(request_id, None) is not None:
                 self.refuse(request_id, Outcome.EXPIRED)
-        while self._queue and (place := self._find_room()) is not None:
-            request_id = self._order.popleft()
-            if self._queue.pop(request_id, None) is not None:
-                self.dispatch(request_id, place)
+        while self._order:
+            request = self._queue.get(self._order[0][2])
+            if request is not None:
+                place = self._find_room(request)
+                if place is None:
+                    return
+                del self._queue[request.request_id]
+                self._send(request, place)
+            heapq.heappop(self._order)
 
     def next_wake_at(self) -> float | None:
         """See ``driver.Core``."""
@@ -238,9 +267,25 @@ class StaticConcurrency(Baseline):
         """Snapshot."""
         return ArmStats(len(self._queue), len(self.running))
 
-    def _find_room(self) -> Place | None:
+    def _displace(self, rank: int) -> bool:
+        """Turn the last of the cheapest tier away, if that is cheaper than ``rank``."""
+        while self._last and self._last[0][2] not in self._queue:
+            heapq.heappop(self._last)
+        if not self._last or -self._last[0][0] <= rank:
+            return False
+        request_id = heapq.heappop(self._last)[2]
+        del self._queue[request_id]
+        self.refuse(request_id, Outcome.QUEUE_FULL)
+        return True
+
+    def _send(self, request: Request, place: Place) -> None:
+        self.remember_home(request, place)
+        self.dispatch(request.request_id, place)
+
+    def _find_room(self, request: Request) -> Place | None:
         usable = [place for place in self.list_usable() if place.in_flight < self._per_worker]
-        return min(usable, key=lambda place: place.in_flight, default=None)
+        home = self.find_home(request)
+        return home if home in usable else min(usable, key=lambda place: place.in_flight, default=None)
 
 
 QUEUE_THRESHOLD = 5.0
@@ -264,8 +309,11 @@ class LeastLoaded(Baseline):
         elif request.rank in self._sheddable and self.choose_shed([compute_saturation(place) for place in usable]):
             self.refuse(request.request_id, Outcome.QUEUE_FULL)
         else:
-            worst = [(compute_saturation(place), self.chance.random(), place) for place in usable]
-            self.dispatch(request.request_id, min(worst, key=lambda one: one[:2])[2])
+            home = self.find_home(request)
+            scores = [(compute_saturation(place) - (place is home), self.chance.random(), place) for place in usable]
+            place = min(scores, key=lambda one: one[:2])[2]
+            self.remember_home(request, place)
+            self.dispatch(request.request_id, place)
 
     def choose_shed(self, saturations: list[float]) -> bool:
         """Whether to turn a sheddable request away, given how full each worker is (1 = at its threshold)."""
@@ -336,6 +384,12 @@ def _build_static(plant: Plant) -> Core:
     return StaticConcurrency(seqs, 2 * seqs * plant.scenario.workers)
 
 
+def _build_told(plant: Plant) -> Core:
+    scenario = plant.scenario
+    peak = compute_peak(scenario.engine_profile, scenario.compute_mean(), scenario.compute_tightest_tpot_s())
+    return StaticConcurrency(peak.batch, 2 * peak.batch * scenario.workers, by_rank=True)
+
+
 def _set_valves(plant: Plant) -> EngineConfig:
     profile = plant.scenario.engine_profile
     return EngineConfig(
@@ -354,8 +408,9 @@ ARMS: dict[str, Arm] = {
             lambda plant: RoundRobin(),
             lambda plant: EngineConfig(priority_scheduling=True),
         ),
-        Arm("valves", "the engine's --max-num-queued-*; one more try elsewhere", lambda plant: RoundRobin(2), _set_valves),
+        Arm("valves", "the engine's own limits; one more try elsewhere", lambda plant: RoundRobin(2), _set_valves),
         Arm("static", "as many per worker as it runs, first come first served", _build_static),
+        Arm("smg-told", "SMG: strict priority in the queue, told each worker's best batch by a human", _build_told),
         Arm("llmd-gate", "llm-d: sheddable refused while all workers are full",
             lambda plant: UtilisationGate(plant.sheddable_ranks, plant.build_chance())),
         Arm("llmd-prob", "llm-d: sheddable refused with a probability that grows with saturation",

@@ -98,9 +98,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class TraceProcess:
-    """The gaps of a trace from its begin, over and over, scaled so that its mean rate becomes the rate wanted."""
+    """The gaps of a trace from the place ``begin_ratio`` of it, over and over, scaled to the mean rate wanted."""
 
     trace: str
+    begin_ratio: float = 0.0
 
     def iterate(self, rate: float, until_s: float, chance: random.Random) -> Iterator[float]:
         """Moments from 0 on."""
@@ -109,14 +110,15 @@ class TraceProcess:
             return
         length_s = rows[-1].at_s * len(rows) / (len(rows) - 1)
         scale = len(rows) / length_s / rate
-        lap = 0
+        index = int(self.begin_ratio * len(rows))
+        begun_s = rows[index].at_s
         while True:
-            for row in rows:
-                now = (row.at_s + lap * length_s) * scale
-                if now >= until_s:
-                    return
-                yield now
-            lap += 1
+            lap, place = divmod(index, len(rows))
+            now = (rows[place].at_s + lap * length_s - begun_s) * scale
+            if now >= until_s:
+                return
+            yield now
+            index += 1
 
 
 Arrivals = Process | TraceProcess

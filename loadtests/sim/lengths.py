@@ -13,6 +13,8 @@ from typing import Protocol
 from loadtests.sim.traces import BLOCK_TOKENS, load_trace
 
 _MEAN_DRAWS = 4000
+_TRACE_MEAN_DRAWS = 700
+"""About what a tenant sends in two minutes: a trace that begins cold reuses less at first than later."""
 
 
 @dataclass(slots=True)
@@ -33,6 +35,10 @@ class Mix(Protocol):
 
     def open(self, chance: random.Random) -> Callable[[], Size]:
         """A function that draws the next size."""
+        ...
+
+    def __hash__(self) -> int:
+        """A mix is a value."""
         ...
 
 
@@ -94,7 +100,7 @@ class Agentic:
     ``sessions`` run at once; each begins with ``system_tokens`` that all share and grows by ``turn`` a time.
     """
 
-    sessions: int = 64
+    sessions: int = 16
     system_tokens: int = 4096
     turn: Spread = Spread(2200.0, 0.6, 16_384)
     output: Spread = Spread(280.0, 0.6, 4096)
@@ -135,15 +141,21 @@ class Agentic:
 
 @dataclass(frozen=True, slots=True)
 class TraceSizes:
-    """The sizes of a trace in their order, from its begin, over and over."""
+    """The sizes of a trace in their order, from the place ``begin_ratio`` of it, over and over.
+
+    With :class:`~loadtests.sim.arrivals.TraceProcess` of the same place each size keeps its moment. Prefixes are shared
+    within one place only.
+    """
 
     trace: str
+    begin_ratio: float = 0.0
 
     def open(self, chance: random.Random) -> Callable[[], Size]:
         """See :class:`Mix`."""
         rows = load_trace(self.trace)
         seen: set[int] = set()
-        index = -1
+        index = int(self.begin_ratio * len(rows)) - 1
+        salt = int(self.begin_ratio * 1_000_000) << 32
 
         def draw() -> Size:
             nonlocal index
@@ -156,7 +168,8 @@ class TraceSizes:
                 hits += 1
             seen.update(row.hashes)
             cached = min(hits * BLOCK_TOKENS, row.prompt_tokens - 1)
-            return Size(row.prompt_tokens, row.output_tokens, None, row.hashes, None, cached)
+            hashes = tuple(salt + name for name in row.hashes)
+            return Size(row.prompt_tokens, row.output_tokens, None, hashes, None, cached)
 
         return draw
 
@@ -174,7 +187,8 @@ class MeanSize:
 def compute_mean(mix: Mix) -> MeanSize:
     """The mean request of ``mix``."""
     draw = mix.open(random.Random(20_260_801))  # noqa: S311 - repeatable on purpose
-    sizes = [draw() for _ in range(_MEAN_DRAWS)]
+    draws = _TRACE_MEAN_DRAWS if isinstance(mix, TraceSizes) else _MEAN_DRAWS
+    sizes = [draw() for _ in range(draws)]
     prompt = sum(size.prompt_tokens for size in sizes) / len(sizes)
     cached = sum(size.cached_tokens for size in sizes) / len(sizes)
     return MeanSize(prompt, prompt - cached, sum(size.output_tokens for size in sizes) / len(sizes))
@@ -183,10 +197,10 @@ def compute_mean(mix: Mix) -> MeanSize:
 UNIFORM = Classes((SizeClass("uniform", 1.0, Spread(16.0), Spread(64.0), bounded=1.0, slack=1.0),))
 """The load of the comparison on a real engine: 64 tokens each."""
 
-SHORT_CHAT = SizeClass("short chat", 0.70, Spread(500.0, 0.7, 4096), Spread(150.0, 0.8, 2048))
-LONG_PROMPT = SizeClass("long prompt", 0.15, Spread(12_000.0, 0.6, 32_768), Spread(180.0, 0.7, 2048))
-LONG_ANSWER = SizeClass("long answer", 0.13, Spread(600.0, 0.7, 4096), Spread(1200.0, 0.5, 8192))
-HUGE_PROMPT = SizeClass("100k prompt", 0.02, Spread(100_000.0, 0.15, 131_072), Spread(250.0, 0.6, 2048))
+SHORT_CHAT = SizeClass("short chat", 0.74, Spread(500.0, 0.7, 4096), Spread(150.0, 0.8, 2048))
+LONG_PROMPT = SizeClass("long prompt", 0.12, Spread(12_000.0, 0.6, 32_768), Spread(180.0, 0.7, 2048))
+LONG_ANSWER = SizeClass("long answer", 0.135, Spread(600.0, 0.7, 4096), Spread(1200.0, 0.5, 8192))
+HUGE_PROMPT = SizeClass("100k prompt", 0.005, Spread(100_000.0, 0.15, 131_072), Spread(250.0, 0.6, 2048))
 MIXED = Classes((SHORT_CHAT, LONG_PROMPT, LONG_ANSWER, HUGE_PROMPT))
 """A guess of a service's traffic: many short chats, some long prompts, some long answers, few 100k prompts."""
 

@@ -4,7 +4,6 @@ Percentiles come from raw samples, never from percentiles. What counts is what a
 """
 
 import math
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from loadtests.sim.bounds import Work, compute_ideal_attainment, compute_token_c
 from loadtests.sim.population import Retry, find_ttft_target_s
 from loadtests.sim.scenario import Scenario
 from loadtests.sim.world import Attempt, World
-from service.domain.outcome import Fault, Outcome, Phase
+from service.domain.outcome import Outcome, Phase
 from service.domain.tier import Tier
 
 BIN_S = 1.0
@@ -23,6 +22,13 @@ RECOVERED_RATIO = 0.99
 RECOVERED_FOR_S = 5
 OSCILLATION_BAND = 0.05
 WINDOW_S = 600.0
+EXCESS = 1000
+"""Added to a tier's rank for what exceeds its contracts."""
+
+
+GONE = (Outcome.CLIENT_GONE_QUEUED, Outcome.CLIENT_GONE, Outcome.CLIENT_STALLED)
+"""The client gave up. Other endings for which the ledger excuses us (excess that was shed) count here as what they
+are to the client: no answer."""
 
 
 class Fate(Enum):
@@ -53,7 +59,7 @@ def find_fate(attempt: Attempt) -> Fate:
         return Fate.COMPLETED
     if outcome is Outcome.EXPIRED:
         return Fate.EXPIRED
-    if outcome.fault is Fault.CLIENT:
+    if outcome in GONE:
         return Fate.ABANDONED
     if outcome.phase is Phase.ADMIT or outcome is Outcome.WORKER_BUSY:
         return Fate.REFUSED
@@ -65,11 +71,11 @@ def compute_ttft_s(attempt: Attempt) -> float | None:
     return None if attempt.first_token_at is None else attempt.first_token_at - attempt.arrived_at
 
 
-def compute_tpot_s(attempt: Attempt) -> float | None:
-    """Mean time per output token after the first; ``None`` unless completed with at least two."""
-    if attempt.first_token_at is None or attempt.ended_at is None or attempt.output_tokens < 2:
+def compute_tpot_s(attempt: Attempt, end_at: float = math.nan) -> float | None:
+    """Mean time per output token after the first, up to ``end_at`` if it still runs; ``None`` before two tokens."""
+    if attempt.first_token_at is None or attempt.output_tokens < 2:
         return None
-    return (attempt.ended_at - attempt.first_token_at) / (attempt.output_tokens - 1)
+    return ((attempt.ended_at or end_at) - attempt.first_token_at) / (attempt.output_tokens - 1)
 
 
 def judge(attempt: Attempt, tier: Tier, end_at: float) -> Verdict:
@@ -77,18 +83,28 @@ def judge(attempt: Attempt, tier: Tier, end_at: float) -> Verdict:
     target_s = find_ttft_target_s(tier, attempt.offer.size.prompt_tokens)
     ttft_s = compute_ttft_s(attempt)
     fate = find_fate(attempt)
+    tpot_s = compute_tpot_s(attempt, end_at)
+    slow = tier.tpot_target_s is not None and tpot_s is not None and tpot_s > tier.tpot_target_s
     match fate:
         case Fate.COMPLETED:
-            tpot_s = compute_tpot_s(attempt)
-            slow = tier.tpot_target_s is not None and tpot_s is not None and tpot_s > tier.tpot_target_s
             return Verdict.BAD if slow or ttft_s is None or ttft_s > target_s else Verdict.GOOD
         case Fate.LIVE | Fate.ABANDONED:
             waited_s = (attempt.ended_at or end_at) - attempt.arrived_at if ttft_s is None else ttft_s
-            return Verdict.BAD if waited_s > target_s else Verdict.EXCLUDED
+            return Verdict.BAD if slow or waited_s > target_s else Verdict.EXCLUDED
         case Fate.REFUSED | Fate.EXPIRED | Fate.FAILED:
             return Verdict.BAD
         case _:
             assert_never(fate)
+
+
+def find_miss(attempt: Attempt, tier: Tier) -> str:
+    """Why a bad request is bad: its fate, else ``late`` (the first token), else ``slow`` (those after it)."""
+    fate = find_fate(attempt)
+    if fate in (Fate.REFUSED, Fate.EXPIRED, Fate.FAILED):
+        return str(fate.value)
+    ttft_s = compute_ttft_s(attempt)
+    late = ttft_s is None or ttft_s > find_ttft_target_s(tier, attempt.offer.size.prompt_tokens)
+    return "late" if late else "slow"
 
 
 def compute_percentile(samples: Iterable[float], ratio: float) -> float | None:
@@ -135,6 +151,8 @@ class TierFigures:
     """Refused, expired or failed through our fault: against availability."""
     good_tokens: int = 0
     fates: Counter[str] = field(default_factory=Counter)
+    misses: Counter[str] = field(default_factory=Counter)
+    """Bad requests within contract by reason."""
     ttft_s: list[float] = field(default_factory=list)
     tpot_s: list[float] = field(default_factory=list)
     rejection_s: list[float] = field(default_factory=list)
@@ -145,6 +163,7 @@ class TierFigures:
     recovery_s: list[float | None] = field(default_factory=list)
     oscillation_per_min: list[float] = field(default_factory=list)
     ideal: list[float] = field(default_factory=list)
+    contract_ideal: list[float] = field(default_factory=list)
     timeline: dict[int, list[int]] = field(default_factory=dict)
     """By second of arrival: offered, good, bad, refused."""
 
@@ -184,9 +203,10 @@ class TierFigures:
         for name in ("offered", "good", "bad", "contract_good", "contract_bad", "contract_lost", "good_tokens"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.fates += other.fates
+        self.misses += other.misses
         for name in (
             "ttft_s", "tpot_s", "rejection_s", "predicted", "jain", "share_gap", "recovery_s", "oscillation_per_min",
-            "ideal",
+            "ideal", "contract_ideal",
         ):  # fmt: skip
             getattr(self, name).extend(getattr(other, name))
         for second, line in other.timeline.items():
@@ -205,7 +225,12 @@ class RunFigures:
     seconds: float = 0.0
     runs: int = 0
     capacity_rps: float = 0.0
+    ideal_good: int = 0
     bound_good: int = 0
+    good: int = 0
+    good_tokens: int = 0
+    intents: int = 0
+    intents_good: int = 0
     tiers: dict[str, TierFigures] = field(default_factory=dict)
     revenue: float = 0.0
     made_tokens: int = 0
@@ -218,17 +243,22 @@ class RunFigures:
 
     @property
     def goodput_rps(self) -> float:
-        """Good requests a second."""
-        return sum(tier.good for tier in self.tiers.values()) / self.seconds
+        """Good requests that ended while it was measured, a second."""
+        return self.good / self.seconds
 
     @property
     def goodput_tps(self) -> float:
-        """Output tokens of good requests a second."""
-        return sum(tier.good_tokens for tier in self.tiers.values()) / self.seconds
+        """Output tokens of these, a second."""
+        return self.good_tokens / self.seconds
+
+    @property
+    def ideal_rps(self) -> float:
+        """The most good requests a second in the time measured, if no work was carried into it."""
+        return self.ideal_good / self.seconds
 
     @property
     def bound_rps(self) -> float:
-        """What no policy can exceed with these offers."""
+        """What no policy can exceed with these offers: as if what ran at the begin had cost nothing."""
         return self.bound_good / self.seconds
 
     @property
@@ -244,8 +274,8 @@ class RunFigures:
     def add(self, other: "RunFigures") -> None:
         """Take in another run of the same arm and load."""
         for name in (
-            "seconds", "runs", "bound_good", "revenue", "made_tokens", "wasted_tokens", "told_back", "told_admitted",
-            "cpu_s", "virtual_s",
+            "seconds", "runs", "ideal_good", "bound_good", "good", "good_tokens", "intents", "intents_good", "revenue",
+            "made_tokens", "wasted_tokens", "told_back", "told_admitted", "cpu_s", "virtual_s",
         ):  # fmt: skip
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name, tier in other.tiers.items():
@@ -265,29 +295,35 @@ def measure(world: World, arm: str) -> RunFigures:
     revenues = {spec.tier.name: spec.revenue for spec in scenario.tiers}
     served = [0.0] * len(scenario.tenants)
     demanded = [0.0] * len(scenario.tenants)
-    measured = [attempt for attempt in world.attempts if attempt.arrived_at >= scenario.warmup_s]
-    for attempt in measured:
+    intents: dict[int, bool] = {}
+    for attempt in world.attempts:
         tier = world.tiers[attempt.offer.tenant]
-        into = figures.tiers[tier.name]
         verdict = judge(attempt, tier, end_at)
-        _count(into, attempt, verdict)
-        demanded[attempt.offer.tenant] += 1.0
+        good = verdict is Verdict.GOOD
         tokens = attempt.output_tokens
-        figures.made_tokens += tokens + attempt.wasted_tokens
-        figures.wasted_tokens += attempt.wasted_tokens
-        if verdict is Verdict.GOOD:
-            served[attempt.offer.tenant] += 1.0
+        figures.made_tokens += max(tokens, attempt.wasted_tokens)
+        figures.wasted_tokens += tokens if verdict is Verdict.BAD else attempt.wasted_tokens
+        if good and attempt.ended_at is not None and scenario.warmup_s <= attempt.ended_at < scenario.until_s:
+            figures.good += 1
+            figures.good_tokens += tokens
             figures.revenue += revenues[tier.name] * (tokens + attempt.offer.size.prompt_tokens / 8.0) / 1000.0
-        else:
-            figures.wasted_tokens += tokens if attempt.wasted_tokens == 0 else 0
-        told = scenario.tenants[attempt.offer.tenant].client.retry is Retry.TOLD
-        if told and attempt.tries:
+        if attempt.arrived_at < scenario.warmup_s:
+            continue
+        _count(figures.tiers[tier.name], attempt, verdict)
+        if verdict is Verdict.BAD and attempt.in_contract:
+            figures.tiers[tier.name].misses[find_miss(attempt, tier)] += 1
+        demanded[attempt.offer.tenant] += 1.0
+        served[attempt.offer.tenant] += good
+        number = attempt.offer.number
+        intents[number] = intents.get(number, False) or good
+        if attempt.tries and scenario.tenants[attempt.offer.tenant].client.retry is Retry.TOLD:
             figures.told_back += 1
-            figures.told_admitted += attempt.dispatches > 0
+            figures.told_admitted += find_fate(attempt) not in (Fate.REFUSED, Fate.EXPIRED)
+    figures.intents, figures.intents_good = len(intents), sum(intents.values())
     for name, into in figures.tiers.items():
         _add_shapes(into, scenario)
         _add_fairness(into, scenario, name, served, demanded)
-    _add_bounds(figures, world, measured)
+    _add_bounds(figures, world)
     figures.gauges = world.gauges
     return figures
 
@@ -378,30 +414,40 @@ def _add_fairness(
         into.share_gap.append(max(shares) - min(shares))
 
 
-def _add_bounds(figures: RunFigures, world: World, measured: Sequence[Attempt]) -> None:
-    """The least cost of every first attempt, and what the machines can do of it in the time there was.
+def _add_bounds(figures: RunFigures, world: World) -> None:
+    """What the machines could do of all that arrived, by the least cost of each request.
 
-    Prompt tokens that could come from the cache are free, output costs as in the best batch that keeps the target, and
-    all the time from the first measured arrival to the end of the run counts: generous, so that it is a bound.
+    Prompt tokens that could come from the cache are free, output costs as in the best batch that keeps the target.
+    Strict priority puts what is within contract first, by tier, then excess by tier.
     """
     scenario = world.scenario
     cost = scenario.engine_profile.cost
     token_cost_s = [
         compute_token_cost_s(scenario.engine_profile, tier.tpot_target_s or math.inf) for tier in world.tiers
     ]
-    works = []
-    for attempt in measured:
+    works, measured = [], []
+    for attempt in world.attempts:
         size, tenant = attempt.offer.size, attempt.offer.tenant
         uncached = max(0, size.prompt_tokens - size.cached_tokens)
         seconds = uncached * cost.per_prefill_token_s + (size.output_tokens - 1) * token_cost_s[tenant]
-        works.append((attempt, Work(world.tiers[tenant].rank, seconds)))
-    worker_seconds = (scenario.duration_s + scenario.settle_s) * scenario.workers
-    figures.bound_good = count_most_good((work for _, work in works), worker_seconds)
-    # The row that is shown as ideal is not generous: only the time in which requests came counts.
-    ideal = compute_ideal_attainment([work for _, work in works], scenario.duration_s * scenario.workers)
+        rank = world.tiers[tenant].rank + (0 if attempt.in_contract else EXCESS)
+        works.append(Work(rank, seconds))
+        if attempt.arrived_at >= scenario.warmup_s:
+            measured.append(works[-1])
+    worker_seconds = scenario.duration_s * scenario.workers
+    figures.ideal_good = count_most_good(measured, worker_seconds)
+    # Each worker may begin with a full batch that is about to end.
+    carried = scenario.engine_profile.max_num_seqs * scenario.workers
+    figures.bound_good = min(len(works), count_most_good(works, worker_seconds) + carried)
+    ideal = compute_ideal_attainment(measured, worker_seconds)
+    counts = Counter(work.rank for work in measured)
     for tier in {tier.name: tier for tier in world.tiers}.values():
-        if tier.rank in ideal:
-            figures.tiers[tier.name].ideal.append(ideal[tier.rank])
+        within, beyond = counts[tier.rank], counts[tier.rank + EXCESS]
+        good = ideal.get(tier.rank, 0.0) * within + ideal.get(tier.rank + EXCESS, 0.0) * beyond
+        if within + beyond:
+            figures.tiers[tier.name].ideal.append(good / (within + beyond))
+        if within:
+            figures.tiers[tier.name].contract_ideal.append(ideal[tier.rank])
 
 
 def check_conservation(attempts: Sequence[Attempt]) -> dict[str, int]:
@@ -421,8 +467,3 @@ def check_conservation(attempts: Sequence[Attempt]) -> dict[str, int]:
     if sum(fates.values()) != len(attempts):
         raise ValueError("fates do not add up")
     return dict(fates)
-
-
-def find_first_at_least(ordered: Sequence[float], value: float) -> int:
-    """Index of the first element that is not below ``value``."""
-    return bisect_left(ordered, value)

@@ -1,6 +1,7 @@
 """Prints and draws what was measured: a table, JSON for programs, pictures where they say more."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from loadtests.sim.scenario import Scenario
 
 REPORTS = Path(__file__).parents[1] / "reports" / "sim"
 PICTURE_LOADS_MIN = 3
+HEADINGS = (
+    "goodput/s", "tok/s", "revenue/s", "wasted %", "refused p99 s", "Jain", "turns/min", "missed by %", "x real",
+)  # fmt: skip
 
 
 def _percent(ratio: float | None) -> str:
@@ -36,14 +40,14 @@ def build_table(scenario: Scenario, sums: Sequence[RunFigures]) -> Table:
     table.add_column("arm")
     for name in names:
         table.add_column(f"{name} %", justify="right")
-    for heading in ("goodput/s", "tok/s", "revenue/s", "wasted %", "refused p99 s", "Jain", "turns/min", "x real"):
+    for heading in HEADINGS:
         table.add_column(heading, justify="right")
     if scenario.spike is not None:
         table.add_column("recovery s", justify="right")
     for index, run in enumerate(sums):
         if not index or sums[index - 1].load != run.load:
-            ideal = [_percent(_mean(run.tiers[name].ideal)) for name in names]
-            table.add_row(f"{run.load:g}", "ideal / bound", *ideal, _number(run.bound_rps, 1), style="dim")
+            ideal = [_ideal(run.tiers[name]) for name in names]
+            table.add_row(f"{run.load:g}", "ideal", *ideal, _number(run.ideal_rps, 1), style="dim")
         speed = run.virtual_s / run.cpu_s if run.cpu_s else 0.0
         rejections = [sample for tier in run.tiers.values() for sample in tier.rejection_s]
         jains = [jain for tier in run.tiers.values() for jain in tier.jain]
@@ -59,6 +63,7 @@ def build_table(scenario: Scenario, sums: Sequence[RunFigures]) -> Table:
             _number(compute_percentile(rejections, 0.99)),
             _number(min(jains, default=None)),
             _number(turns, 1),
+            _misses(run),
             _number(speed, 0),
         ]
         if scenario.spike is not None:
@@ -71,6 +76,20 @@ def _attainment(tier: TierFigures) -> str:
     if tier.contract_attainment is None or tier.contract_good + tier.contract_bad == tier.good + tier.bad:
         return _percent(tier.attainment)
     return f"{_percent(tier.contract_attainment)} ({_percent(tier.attainment)})"
+
+
+def _misses(run: RunFigures) -> str:
+    """The three commonest reasons of misses within contract, as parts of all that was judged there."""
+    misses: Counter[str] = Counter()
+    for tier in run.tiers.values():
+        misses += tier.misses
+    judged = sum(tier.contract_good + tier.contract_bad for tier in run.tiers.values())
+    return " ".join(f"{name} {count / judged * 100:.0f}" for name, count in misses.most_common(3)) or "-"
+
+
+def _ideal(tier: TierFigures) -> str:
+    whole, within = _mean(tier.ideal), _mean(tier.contract_ideal)
+    return _percent(whole) if within is None or within == whole else f"{_percent(within)} ({_percent(whole)})"
 
 
 def _recovery(tier: TierFigures) -> str:
@@ -91,6 +110,8 @@ def build_tier_record(tier: TierFigures) -> dict[str, object]:
         "contract_attainment": tier.contract_attainment,
         "availability": tier.availability,
         "ideal_attainment": _mean(tier.ideal),
+        "ideal_contract_attainment": _mean(tier.contract_ideal),
+        "misses_in_contract": dict(sorted(tier.misses.items())),
         "fates": dict(sorted(tier.fates.items())),
         "ttft_s": {f"p{int(q * 100)}": compute_percentile(tier.ttft_s, q) for q in (0.5, 0.95, 0.99)},
         "tpot_s": {f"p{int(q * 100)}": compute_percentile(tier.tpot_s, q) for q in (0.5, 0.95, 0.99)},
@@ -117,7 +138,10 @@ def build_record(run: RunFigures) -> dict[str, object]:
         "runs": run.runs,
         "measured_s": run.seconds,
         "goodput_rps": run.goodput_rps,
+        "ideal_rps": run.ideal_rps,
         "bound_rps": run.bound_rps,
+        "intents": run.intents,
+        "intents_good": run.intents_good,
         "goodput_tokens_per_s": run.goodput_tps,
         "revenue_per_s": run.revenue / run.seconds,
         "wasted_ratio": run.wasted_ratio,
@@ -177,11 +201,11 @@ def _draw_loads(scenario: Scenario, sums: Sequence[RunFigures], folder: Path) ->
         axes[0][-1].plot(loads, [run.goodput_rps for run in mine], marker="o", label=arm, linewidth=width)
     first = [run for run in sums if run.arm == arms[0]]
     for axis, name in zip(axes[0], names, strict=False):
-        ideal = [100.0 * (_mean(run.tiers[name].ideal) or 0.0) for run in first]
-        axis.plot([run.load for run in first], ideal, color="black", linestyle="--", label="ideal, all offered")
+        ideal = [100.0 * (_mean(run.tiers[name].contract_ideal or run.tiers[name].ideal) or 0.0) for run in first]
+        axis.plot([run.load for run in first], ideal, color="black", linestyle="--", label="ideal")
         axis.set_title(f"{name}: attainment, %")
         axis.set_ylim(-2, 102)
-    axes[0][-1].plot([run.load for run in first], [run.bound_rps for run in first], "k--", label="bound")
+    axes[0][-1].plot([run.load for run in first], [run.ideal_rps for run in first], "k--", label="ideal")
     axes[0][-1].set_title("goodput, requests/s")
     for axis in axes[0]:
         axis.set_xlabel("load, x capacity")

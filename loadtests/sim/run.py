@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from loadtests.sim.arms import ARMS, Plant
 from loadtests.sim.measure import RunFigures, check_conservation, measure
@@ -38,7 +38,8 @@ def build_world(job: Job) -> World:
     """A world in which nothing has happened yet."""
     arm = ARMS[job.arm]
     plant = Plant(job.scenario, job.scenario.compute_capacity_rps(), job.seed)
-    return World(job.scenario, lambda: arm.build(plant), job.seed, arm.configure_engine(plant))
+    engine = replace(arm.configure_engine(plant), max_num_batched_tokens=job.scenario.batched_tokens)
+    return World(job.scenario, lambda: arm.build(plant), job.seed, engine)
 
 
 def run_job(job: Job) -> RunFigures:
@@ -100,6 +101,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1, help="runs per arm and load (1)")
     parser.add_argument("--workers", type=int, help="workers (the scenario's)")
     parser.add_argument("--duration", type=float, help="measured seconds (the scenario's)")
+    parser.add_argument("--batched-tokens", type=int, help="the engine's budget per step (the profile's)")
     parser.add_argument("--quick", action="store_true", help="two workers and a third of the time")
     parser.add_argument("--processes", type=int, default=1, choices=range(1, PROCESSES_MAX + 1), help="1 or 2 (1)")
     parser.add_argument("--out", type=Path, default=REPORTS, help="folder of the reports")
@@ -121,29 +123,40 @@ def adapt(scenario: Scenario, args: argparse.Namespace) -> Scenario:
         scenario = shorten(scenario)
     if args.workers is not None:
         scenario = replace(scenario, workers=args.workers)
+    if args.batched_tokens is not None:
+        scenario = replace(scenario, batched_tokens=args.batched_tokens)
     if args.duration is not None:
         scenario = replace(scenario, duration_s=args.duration)
     return scenario
 
 
-def run_scenario(scenario: Scenario, args: argparse.Namespace, console: Console) -> list[RunFigures]:
-    """One scenario with its table and reports."""
-    jobs = plan(scenario, args.arms, args.loads, args.seeds)
-    runs: list[RunFigures] = []
+def estimate_cost(job: Job) -> float:
+    """How long a job takes, in no unit: for the progress bar. Steps of engines, and requests that arrive."""
+    scenario = job.scenario
+    return (scenario.until_s + scenario.settle_s) * scenario.workers * (1.0 + scenario.load)
+
+
+def run_scenarios(chosen: Sequence[Scenario], args: argparse.Namespace, console: Console) -> None:
+    """All of them, each with its table and reports as soon as it is through."""
+    jobs = [plan(scenario, args.arms, args.loads, args.seeds) for scenario in chosen]
+    every = [job for some in jobs for job in some]
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"),
-        TimeRemainingColumn(),
+        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=False),
     )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(scenario.name, total=len(jobs))
-        for run in run_jobs(jobs, args.processes):
-            runs.append(run)
-            progress.advance(task)
-    sums = sum_up(runs)
-    console.print(build_table(scenario, sums))
-    for path in write_report(scenario, sums, args.out):
-        console.print(f"  wrote {path}")
-    return sums
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=300.0) as progress:
+        task = progress.add_task("", total=sum(map(estimate_cost, every)))
+        runs = run_jobs(every, args.processes)
+        for scenario, some in zip(chosen, jobs, strict=True):
+            progress.update(task, description=scenario.name)
+            done: list[RunFigures] = []
+            for job in some:
+                done.append(next(runs))
+                progress.advance(task, estimate_cost(job))
+            sums = sum_up(done)
+            console.print(build_table(scenario, sums))
+            for path in write_report(scenario, sums, args.out):
+                console.print(f"  wrote {path}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -156,15 +169,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, arm in ARMS.items():
             console.print(f"{name:18} {arm.about}", highlight=False)
         return 0
+    chosen: list[Scenario] = []
     missing: list[str] = []
     for name in args.names:
         try:
-            run_scenario(adapt(SCENARIOS[name], args), args, console)
+            scenario = adapt(SCENARIOS[name], args)
+            scenario.compute_capacity_rps()
+            chosen.append(scenario)
         except TraceMissingError as error:
             missing.append(f"{name}: left out, {error}")
+    if chosen:
+        run_scenarios(chosen, args, console)
     for line in missing:
         console.print(line)
-    return 1 if missing and len(missing) == len(args.names) else 0
+    return 0 if chosen else 1
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Named scenarios as data: who sends what to which machines, what breaks when, and what is measured."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from loadtests.sim import lengths, population
@@ -57,7 +57,8 @@ class Scenario:
     """One experiment. Load 1 offers ``workers`` x ``worker_rps`` (computed from the mix if ``None``).
 
     What arrives from ``warmup_s`` on for ``duration_s`` is measured; the run goes on for ``settle_s`` after that.
-    ``spike``: (begin, end) after which recovery is timed.
+    ``batched_tokens``: the engine's budget per step, if not the profile's. ``spike``: (begin, end) after which recovery
+    is timed.
     """
 
     name: str
@@ -70,11 +71,12 @@ class Scenario:
     profile: str = "m3.1-flash"
     workers: int = 8
     worker_rps: float | None = None
+    batched_tokens: int | None = None
     warmup_s: float = 20.0
     duration_s: float = 100.0
-    settle_s: float = 15.0
+    settle_s: float = 25.0
     faults: tuple[Fault, ...] = ()
-    sensor: SensorConfig = SensorConfig()
+    sensor: SensorConfig = field(default_factory=SensorConfig)
     spike: tuple[float, float] | None = None
 
     @property
@@ -147,6 +149,11 @@ def _list_scenarios() -> list[Scenario]:
         replace(SERVICE[5], mix=lengths.CHAT, arrivals=Process(shape=build_step(60.0, 0.0))),
         TenantSpec("huge", "default", 0.01, 0.01, mix=lengths.HUGE, arrivals=Process(shape=build_ramp(60, 61, 0, 1))),
     )
+    flood = (
+        TenantSpec("acme", "priority", 0.94, 0.5),
+        TenantSpec("core", "default", 0.03, 0.05),
+        TenantSpec("fern", "flex", 0.03, 0.0),
+    )
     base = Scenario("steady", "below capacity, nothing happens", SERVICE, load=0.85, loads=(0.5, 0.7, 0.85, 0.95))
     fault = replace(base, load=0.9, loads=(0.9,))
     return [
@@ -177,14 +184,16 @@ def _list_scenarios() -> list[Scenario]:
                 tenants=_shape(build_diurnal(240.0, 0.2, 1.6, 2))),
         replace(base, name="noisy", about="one tenant multiplies its load by 100", loads=(0.7,), tenants=quiet,
                 spike=(45.0, 120.0)),
+        replace(base, name="trickle", about="the dearest tier floods, the others only trickle", loads=(2.0,),
+                duration_s=300.0, tenants=flood),
         replace(base, name="mix-shift", about="short chats, then 100k prompts as well", loads=(0.8,), tenants=shift),
         replace(base, name="thinking", about="long answers after long thought", mix=lengths.THINKING,
                 loads=(0.85, 1.2, 2.0), duration_s=120.0),
         replace(base, name="agentic", about="sessions with growing prefixes, in:out 131:1", mix=lengths.AGENTIC,
-                loads=(0.85, 1.2, 2.0)),
+                warmup_s=60.0,                loads=(0.85, 1.2, 2.0)),
         replace(fault, name="accept-collapse", about="drafts are no longer accepted", mix=lengths.THINKING,
                 faults=(Fault(FaultKind.ACCEPT_COLLAPSE, 60.0, factor=0.17),)),
-        replace(fault, name="kv-cliff", about="5 % of the KV blocks are left", mix=lengths.THINKING,
+        replace(fault, name="kv-cliff", about="5 % of the KV blocks are left",
                 faults=(Fault(FaultKind.KV_CLIFF, 60.0, factor=0.05),)),
         replace(fault, name="death", about="one worker dies and comes back after 40 s",
                 faults=(Fault(FaultKind.DEATH, 50.0, 90.0, 0),), spike=(50.0, 90.0)),
@@ -210,8 +219,10 @@ def _list_scenarios() -> list[Scenario]:
             replace(
                 base, name=name, about=f"replay of {name}, scaled in time", mix=TraceSizes(name),
                 loads=(0.85, 1.2, 2.0),
-                tenants=tuple(replace(one, arrivals=TraceProcess(name) if one.share > 0.2 else one.arrivals)
-                              for one in SERVICE),
+                tenants=tuple(
+                    replace(one, mix=TraceSizes(name, place / 6), arrivals=TraceProcess(name, place / 6))
+                    for place, one in enumerate(SERVICE)
+                ),
             )
             for name in ("azure-conv", "azure-code", "mooncake")
         ),
@@ -223,6 +234,7 @@ SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _list_
 
 def shorten(scenario: Scenario) -> Scenario:
     """A quick look: two workers, and a third of the time where no moments are named."""
-    if scenario.faults or scenario.spike is not None or scenario.name in ("ramp", "diurnal", "mix-shift"):
+    dark = scenario.sensor.dark is not None
+    if scenario.faults or scenario.spike or dark or scenario.name in ("ramp", "diurnal", "mix-shift"):
         return replace(scenario, workers=2)
     return replace(scenario, workers=2, warmup_s=scenario.warmup_s / 2, duration_s=scenario.duration_s / 3)

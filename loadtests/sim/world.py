@@ -149,17 +149,13 @@ class World:
         self._schedule_next()
         driver.schedule(1.0, self._gauge)
 
-    def run(self, on_second: Callable[[float], None] | None = None) -> None:
+    def run(self) -> None:
         """Let it all happen."""
         end = self.scenario.until_s + self.scenario.settle_s
-        if on_second is None:
-            self.driver.run(end)
-            return
-        second = 0.0
-        while second < end:
-            second = min(end, second + 1.0)
-            self.driver.run(second)
-            on_second(second)
+        self.driver.run(end)
+        for attempt in self._live.values():
+            if attempt.worker is not None:
+                attempt.output_tokens = attempt.worker.count_output_tokens(attempt.name)
 
     # ---------------------------------------------------------------- clients
 
@@ -271,7 +267,9 @@ class World:
         attempt = self._live[command.request_id]
         if attempt.worker is None:
             return
-        self._give_up_worker(attempt, FailureCause.REVOKED, self._take_back(attempt))
+        # A core may say how a stream that has begun is to end.
+        outcome: Outcome = getattr(command, "outcome", Outcome.STREAM_BROKEN)
+        self._give_up_worker(attempt, FailureCause.REVOKED, self._take_back(attempt), outcome)
 
     def _take_back(self, attempt: Attempt) -> int:
         """Abort upstream; what the worker had done is wasted."""
@@ -283,12 +281,14 @@ class World:
         attempt.wasted_tokens += output
         return output
 
-    def _give_up_worker(self, attempt: Attempt, cause: FailureCause, output: int) -> None:
+    def _give_up_worker(
+        self, attempt: Attempt, cause: FailureCause, output: int, outcome: Outcome = Outcome.STREAM_BROKEN
+    ) -> None:
         if attempt.first_token_at is None:
             self.driver.submit(AttemptFailed(attempt.request_id, cause))
         else:
             attempt.output_tokens = output
-            self._end(attempt, Outcome.STREAM_BROKEN)
+            self._end(attempt, outcome)
             self.driver.submit(PermitEnded(attempt.request_id, PermitEnding.DROPPED, output))
 
     def _unqueue(self, attempt: Attempt) -> None:
