@@ -34,7 +34,7 @@ def assess(state: FlowState, request: Request, now: float) -> Waiting:
     band = classify(tier, request.rank, _within_contract(state, request, work_s, now))
     target_s = find_ttft_target_s(tier, estimate.prompt_tokens)
     due_at, give_up_at = None, request.deadline_at
-    if target_s is not None and is_guaranteed(band):
+    if target_s is not None:  # beyond the contract a late answer is worth no more than within it
         median_s = state.prefill.predict_s(estimate.prompt_tokens)
         if median_s <= target_s:  # else not even an idle worker could keep it: it is served as well as may be
             due_at = request.arrived_at + target_s

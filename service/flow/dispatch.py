@@ -12,18 +12,19 @@ _LOOKED_AT = 8
 """Workers compared for one request; beyond that many, a random sample. The gain of looking at more than a few is small
 (Mitzenmacher 2001)."""
 
-_HARM = 0.5
+_HARM = 0.1
 """What a second of waiting of somebody who decodes weighs against a second of waiting of the request itself."""
 
 _MIXED_S = 0.1
 """What it weighs to bring a promise to a worker on which nobody has it: kept apart, loose promises let a worker carry
 more than tight ones do (PolyServe, arXiv 2507.17769)."""
 
-_RISK_S = 4.0
+_RISK_S = 1.0
 """What it weighs to send somebody who was promised a pace to where much of the time goes to prompts."""
 
-_PACE_ROOM = 0.85
-"""Tokens are foreseen to come this much sooner than promised, since requests differ from their mean."""
+_PACE_ROOM, _PACE_ROOM_EXCESS, _CREDIT_KEPT_S = 0.85, 0.6, 0.1
+"""Tokens are foreseen to come this much sooner than promised, since requests differ from their mean. Traffic beyond
+contracts has a lower ceiling: what lies above it is headroom for those who were promised something."""
 
 _BACKLOG_SHARE, _BACKLOG_FREE_S = 0.25, 1.0
 """How long a prompt may stand behind others inside a worker: a quarter of its promise, or a second where nothing is
@@ -54,8 +55,9 @@ def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> f
     guaranteed = is_guaranteed(entry.band)
     if not guaranteed and worker.is_stale(now):
         return None
-    if worker.decoding and worker.read_credit_s(now) < 0.0 and not (guaranteed and _is_pressing(entry, now)):
-        return None
+    if worker.decoding and not (guaranteed and _is_pressing(entry, now)):
+        if worker.read_credit_s(now) < (0.0 if guaranteed else _CREDIT_KEPT_S):
+            return None
     if not _keeps_pace(entry, worker):
         return None
     ttft_s = foresee_ttft_s(state, entry, worker)
@@ -78,7 +80,8 @@ def _keeps_pace(entry: Waiting, worker: WorkerState) -> bool:
     if tightest_s is None or not worker.held:
         return True
     tpot_s = worker.foresee_tpot_s(len(worker.held) + 1.0)
-    return tpot_s is None or tpot_s <= _PACE_ROOM * tightest_s
+    room = _PACE_ROOM if is_guaranteed(entry.band) else _PACE_ROOM_EXCESS
+    return tpot_s is None or tpot_s <= room * tightest_s
 
 
 def _is_pressing(entry: Waiting, now: float) -> bool:
