@@ -19,8 +19,7 @@ from typing import Any
 
 import uvloop
 
-from service.domain.event import DrainBegan, WorkerDrainChanged
-from service.domain.outcome import Outcome
+from service.domain.event import DrainBegan
 from service.domain.units import WorkerId
 from service.flow.config import Reconfigured
 from service.flow.controller import FlowController
@@ -31,7 +30,7 @@ from service.gateway.auth import MemoryDirectory
 from service.gateway.corridor import Corridor, CorridorConfig
 from service.gateway.desk import Desk
 from service.gateway.server import build_protocol_factory
-from service.runtime.account import Accounts, Settlement
+from service.runtime.account import Accounts
 from service.runtime.beat import Beat
 from service.runtime.clock import MonotonicClock
 from service.runtime.descriptors import bound_connections, raise_descriptor_limit
@@ -43,58 +42,27 @@ from service.settings.admin_token import obtain_token
 from service.settings.build import CACHE_SALT, Plan, load_plan
 from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes
 from service.settings.fault import SettingsRefusedError
+from service.settings.release import read_version
 from service.settings.tls import build_tls_context
+from service.telemetry.exposition import Exposition
+from service.telemetry.gauges import Snapshot
+from service.telemetry.lag import LoopLag
 from service.telemetry.logs import RequestLog, run_logs, set_level
-from service.workers.addresses import WorkerAddress
+from service.telemetry.recorder import Recorder
 from service.workers.discovery import Discovery, DnsDiscovery, StaticDiscovery
 from service.workers.monitor import Monitor
 from service.workers.pool import WorkerPool
 from service.workers.probe import build_client_factory
+from service.workers.roster import PoolRoster
+from service.workers.suspicion import Suspicion
 
 _log = logging.getLogger("sluice.main")
 
 _SWEEP_REQUESTS_S, _SWEEP_CONNECTIONS_S = 0.25, 1.0
 _BACKLOG = 4096
-_WORKER_TROUBLE = frozenset((Outcome.WORKER_UNREACHABLE, Outcome.WORKER_FAILED, Outcome.STREAM_STALLED,
-                             Outcome.STREAM_BROKEN, Outcome.FIRST_TOKEN_TIMEOUT))  # fmt: skip
 
 Reread = Callable[[], Plan]
 Now = Callable[[], float]
-
-
-class _Roster:
-    """Tells the pool where workers are, and carries an operator's drain over to a worker's successor."""
-
-    def __init__(self, pool: WorkerPool, drain: Callable[[WorkerId], None]) -> None:
-        self._pool = pool
-        self._drain = drain
-        self.draining: set[WorkerId] = set()
-
-    def add(self, worker_id: WorkerId, address: WorkerAddress) -> None:
-        """Make it reachable under its id."""
-        self._pool.add(worker_id, address)
-
-    def remove(self, worker_id: WorkerId) -> None:
-        """Open no more connections to it."""
-        self._pool.remove(worker_id)
-
-    def replaced(self, old: WorkerId, new: WorkerId) -> None:
-        """The place was being drained: so is whoever took it."""
-        if old in self.draining:
-            self.draining.discard(old)
-            self._drain(new)
-
-
-class _Suspicion:
-    """Has a worker looked at as soon as a request had trouble with it."""
-
-    def __init__(self, suspect: Callable[[WorkerId], None]) -> None:
-        self._suspect = suspect
-
-    def settle(self, settlement: Settlement) -> None:
-        """Look at the outcome."""
-        if settlement.outcome in _WORKER_TROUBLE and settlement.worker_id is not None:
-            self._suspect(settlement.worker_id)
 
 
 class House:
@@ -108,15 +76,16 @@ class House:
         self._reread = reread
         self._clock = clock = MonotonicClock()
         self._pool = WorkerPool(plan.pool, loop, clock.now)
-        self._driver = Driver(FlowController(plan.flow, chance), clock, loop)
-        self._roster = _Roster(self._pool, lambda worker_id: self._set_draining(worker_id, True))
+        self._recorder = Recorder(plan.corridor.tiers.values())
+        self._driver = Driver(FlowController(plan.flow, chance), clock, loop, [self._recorder])
+        roster = PoolRoster(self._pool, self._driver.submit)
         self._discovery = _build_discovery(plan, loop, clock.now, chance)
         self.monitor = Monitor(
             plan.monitor, self._discovery, build_client_factory(plan.monitor.probe), self._driver.submit,
-            self._pool, self._roster, clock.now, chance,
+            self._pool, roster, clock.now, chance,
         )  # fmt: skip
         self._request_log = RequestLog(plan.settings.logs.requests)
-        accounts = Accounts([self._request_log, _Suspicion(self.monitor.suspect)])
+        accounts = Accounts([self._recorder, self._request_log, Suspicion(self.monitor.suspect)])
         self._opaque = functools.lru_cache(maxsize=4096)(functools.partial(_name_for_clients, plan.corridor.salt))
         road = Road(self._driver, self._pool, accounts, clock, loop.call_later, plan.relay, self._opaque)
         self._directory = MemoryDirectory(plan.keys)
@@ -131,14 +100,20 @@ class House:
             self._guard, replace(edge, connections_max=connections_max), self._corridor, loop
         )
         self.drain = Drain(self, clock.now)
-        self.desk = Desk(self._driver, self.monitor, self.drain, self, self, self._set_draining, self._opaque)
+        self.desk = Desk(self._driver, self.monitor, self.drain, self, self, roster.set_draining, self._opaque)
         self.server: asyncio.Server | None = None
         self._born_at = int(clock.wall())
+        lag = LoopLag()
+        self.exposition = Exposition(self._recorder, lag, self._snapshot, read_version())
         self.beats = (
-            Beat(_SWEEP_REQUESTS_S, self._driver.sweep, loop.call_later),
-            Beat(_SWEEP_CONNECTIONS_S, self._sweep_connections, loop.call_later),
-            Beat(_SWEEP_CONNECTIONS_S, self._pool.sweep, loop.call_later),
+            Beat(_SWEEP_REQUESTS_S, self._driver.sweep, loop.call_later, clock.now, lag.observe),
+            Beat(_SWEEP_CONNECTIONS_S, self._sweep_connections, loop.call_later, clock.now),
+            Beat(_SWEEP_CONNECTIONS_S, self._pool.sweep, loop.call_later, clock.now),
         )
+
+    def _snapshot(self) -> Snapshot:
+        ages = {status.worker_id: status.load_age_s for status in self.monitor.status()}
+        return Snapshot(self._driver.stats(), ages, connections=self.open_connections())
 
     def _model_cards(self) -> list[dict[str, Any]]:
         model = self._corridor.config.model
@@ -223,10 +198,6 @@ class House:
         self.plan = plan
         return [], find_waiting_changes(self._started, plan.settings)
 
-    def _set_draining(self, worker_id: WorkerId, draining: bool) -> None:
-        (self._roster.draining.add if draining else self._roster.draining.discard)(worker_id)
-        self._driver.submit(WorkerDrainChanged(worker_id, draining))
-
 
 def keep_started(wanted: CorridorConfig, running: CorridorConfig) -> CorridorConfig:
     """What of the corridor's config may change while it runs."""
@@ -273,7 +244,7 @@ async def run_gateway(plan: Plan, reread: Reread, token: str, descriptors: int) 
     public = open_listener(listen.host, listen.port, "listen.port")
     operators = open_listener(listen.admin_host, listen.admin_port, "listen.admin_port")
     house = House(plan, reread, descriptors, secrets.randbits(64))
-    admin = AdminServer(AdminGuard(build_admin(house.desk), token), operators)
+    admin = AdminServer(AdminGuard(build_admin(house.desk, house.exposition.render), token), operators)
     admin.start()
     house.server = await loop.create_server(house.factory, sock=public, backlog=_BACKLOG, ssl=tls)
     monitoring = asyncio.ensure_future(house.monitor.run())

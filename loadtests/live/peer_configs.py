@@ -244,6 +244,7 @@ def build_sluice_command(python: str, site: Site) -> list[str]:
     return [python, "-m", "service", "serve", "-c", str(site.folder / "sluice.yaml")]
 
 
-def build_smg_worker(url: str, slots: int) -> str:
-    """The registration that gives SMG's scheduler more than its 64 slots for a worker; JSON."""
-    return json.dumps({"url": url, "labels": {"max_running_requests": str(slots)}})
+def build_smg_worker(url: str, slots: int | None) -> str:
+    """The registration that gives SMG's scheduler other than its 64 slots for a worker; JSON."""
+    labels = {} if slots is None else {"labels": {"max_running_requests": str(slots)}}
+    return json.dumps({"url": url, **labels})

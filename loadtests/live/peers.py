@@ -101,10 +101,11 @@ def fetch_sluice_version() -> str:
     return f"{version}+{commit}" if commit.isalnum() else version
 
 
-def _register_smg_workers(site: Site) -> None:
+def register_smg_workers(site: Site, slots: int | None = SMG_SLOTS) -> None:
+    """Tells SMG of its workers, each with so many slots for its scheduler; returns when it finds them healthy."""
     give_up_at = time.monotonic() + START_LIMIT_S
     for url in site.worker_urls:
-        _post_when_listening(site.port, "/workers", peer_configs.build_smg_worker(url, SMG_SLOTS), give_up_at)
+        _post_when_listening(site.port, "/workers", peer_configs.build_smg_worker(url, slots), give_up_at)
     while time.monotonic() < give_up_at:
         listed = json.loads(_exchange(site.port, "GET", "/workers", None)[1])
         if sum(1 for worker in listed["workers"] if worker["is_healthy"]) == len(site.worker_urls):
@@ -156,7 +157,7 @@ PEERS: dict[str, Peer] = {
             "smg",
             _install_python("smg", "1.13.0", "smg"),
             peer_configs.build_smg_command,
-            register=_register_smg_workers,
+            register=register_smg_workers,
         ),
         Peer(
             "envoy",

@@ -65,7 +65,7 @@ def plan_workers(engine: Engine, ports: list[int], say: Callable[[str], None]) -
         case Engine.EMULATED:
             python = (sys.executable, "-m", "service.emulator", "--host", HOST, "--model", SERVED_MODEL_NAME)
             emulated: list[CommandLine] = [((*python, "--seed", str(port), "--port", str(port)), {}) for port in ports]
-            return WorkerPlan(SERVED_MODEL_NAME, "m3.1-flash", emulated, 30.0)
+            return WorkerPlan(SERVED_MODEL_NAME, "m3.1-flash", emulated, 60.0)
         case Engine.VLLM_CPU:
             cpu = prepare_cpu_engine(say, MonotonicClock().now)
             lines = [build_cpu_worker_command(cpu, port) for port in ports]

@@ -110,7 +110,7 @@ class _Family:
         self._gateway = self._child("gateway", "gateway.log", argv, {})
         for worker, worker_port in zip(self._workers, worker_ports, strict=True):
             self._await_answer(worker, f"http://{HOST}:{worker_port}/health", plan.patience_s)
-        self._await_answer(self._gateway, f"http://{HOST}:{self._port}/readyz", 30.0)
+        self._await_answer(self._gateway, f"http://{HOST}:{self._port}/readyz", 60.0)
         self._announce(engine, plan, keys)
 
     def _child(self, name: str, log: str, argv: tuple[str, ...], environment: Mapping[str, str]) -> Child:

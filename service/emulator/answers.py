@@ -158,6 +158,7 @@ class Dialect(Protocol):
 
 
 def drop_nulls(fields: Fields) -> Fields:
+    """The fields that are not null; objects inside keep their nulls."""
     return {name: value for name, value in fields.items() if value is not None}
 
 

@@ -39,6 +39,7 @@ def refuse_surrogates(value: object) -> None:
 
 
 def require(body: Fields, name: str) -> object:
+    """The value of a field, of whatever type; a body without the field is refused with 400."""
     if name not in body:
         raise build_missing([name], body)
     return body[name]

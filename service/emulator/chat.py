@@ -15,11 +15,8 @@ encode_json = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
 
 
-def frame(fields: Fields) -> bytes:
-    return b"data: " + encode_json(fields) + b"\n\n"
-
-
 def build_call_id(answer: Answer, choice: int) -> str:
+    """The id of the one tool call a choice can make; each of its chunks names the same."""
     return f"chatcmpl-tool-{zlib.crc32(f'{answer.answer_id}/{choice}'.encode()):016x}"
 
 
@@ -156,10 +153,12 @@ class ChatDialect:
 
 
 def prompt_ids(answer: Answer) -> list[int]:
+    """Token ids of all prompts of the request, one prompt after the other."""
     return [token for prompt in answer.job.prompts for token in encode(prompt)]
 
 
 def build_delta(answer: Answer, choice: int, delta: Delta) -> Fields:
+    """``delta`` of one chunk: reasoning, beside content or a piece of a tool call; a begun call leaves content out."""
     said: Fields = {}
     if delta.reasoning:
         said["reasoning"] = delta.reasoning
@@ -177,6 +176,7 @@ def build_delta(answer: Answer, choice: int, delta: Delta) -> Fields:
 
 
 def build_message(answer: Answer, choice: int) -> Fields:
+    """``message`` of a plain answer: all that a choice has said, its tool call as far as it was written."""
     writer = answer.writers[choice]
     script = writer.script
     message: Fields = {

@@ -6,14 +6,17 @@ Fields = dict[str, object]
 
 
 def as_fields(value: object) -> Fields:
+    """The value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def as_list(value: object) -> list[object]:
+    """The value if it is a list, else an empty one."""
     return value if isinstance(value, list) else []
 
 
 def as_text(value: object, default: str = "") -> str:
+    """The value if it is a string, else ``default``."""
     return value if isinstance(value, str) else default
 
 

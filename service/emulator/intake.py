@@ -68,6 +68,7 @@ class Job:
 
 
 def read_choices(body: Fields) -> int:
+    """``n``, 1 where it is absent; below 1 or above ``MAX_CHOICES`` it is refused."""
     asked = read_int(body, "n")
     choices = 1 if asked is None else asked
     if choices < 1:
@@ -78,6 +79,7 @@ def read_choices(body: Fields) -> int:
 
 
 def read_stop(body: Fields, name: str) -> tuple[str, ...]:
+    """Stop strings from one string or a list; more than ``MAX_STOP_STRINGS`` are refused, other items skipped."""
     raw = body.get(name)
     if isinstance(raw, str):
         return (raw,)
@@ -98,6 +100,7 @@ def read_tool_choice(raw: object) -> tuple[str, bool, bool]:
 
 
 def read_usage_options(body: Fields) -> tuple[bool, bool]:
+    """(usage at the end of the stream, usage in each chunk); the second is nothing without the first."""
     options = as_fields(body.get("stream_options"))
     include = bool(options.get("include_usage"))
     return include, include and bool(options.get("continuous_usage_stats"))
@@ -135,6 +138,7 @@ def read_sampling(body: Fields) -> Fields:
 
 
 def read_chat(body: Fields) -> Job:
+    """The job of a chat request; refused without messages, or if options contradict each other."""
     messages = require(body, "messages")
     if not isinstance(messages, list):
         raise build_invalid("list_type", ("messages",), "Input should be a valid list", messages)
@@ -174,6 +178,7 @@ def read_chat(body: Fields) -> Job:
 
 
 def read_completion(body: Fields) -> Job:
+    """The job of a completions request, all its prompts together; 16 tokens each unless it says otherwise."""
     raw = body.get("prompt")
     if raw is None or raw == "":
         raise build_validation("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
@@ -214,6 +219,7 @@ def render_ids(ids: list[object]) -> bytes:
 
 
 def read_response(body: Fields) -> Job:
+    """The job of a Responses request, instructions as a system message in front; refused without ``input``."""
     source = require(body, "input")
     items: list[object] = [{"role": "user", "content": source}] if isinstance(source, str) else list(as_list(source))
     instructions = as_text(body.get("instructions"))
@@ -233,6 +239,7 @@ def read_response(body: Fields) -> Job:
 
 
 def read_message(body: Fields, counting: bool = False) -> Job:
+    """The job of a Messages request; one that only counts tokens (``counting``) needs no ``max_tokens``."""
     needed = ("model", "messages") if counting else ("model", "messages", "max_tokens")
     missing = [name for name in needed if name not in body]
     if missing:

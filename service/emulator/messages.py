@@ -104,11 +104,13 @@ class MessageDialect:
 
 
 def build_event(name: str, fields: Fields) -> bytes:
+    """One server-sent event; its name is repeated as ``type`` in the data."""
     body: Fields = {"type": name}
     return b"event: " + name.encode() + b"\ndata: " + encode_json(body | fields) + b"\n\n"
 
 
 def build_usage(answer: Answer) -> Fields:
+    """``usage`` in tokens; with prompt details, what the cache held and what was added to it leave ``input_tokens``."""
     usage: Fields = {"input_tokens": answer.prompt_tokens, "output_tokens": answer.completion_tokens}
     if answer.options.prompt_details:
         usage["input_tokens"] = answer.prompt_tokens - answer.cached_tokens - answer.created_cache_tokens
@@ -118,10 +120,12 @@ def build_usage(answer: Answer) -> Fields:
 
 
 def build_signature(answer: Answer) -> str:
+    """What stands for the signature of a thinking block: a checksum of the answer's id, which proves nothing."""
     return f"{zlib.crc32(answer.answer_id.encode()):032x}"
 
 
 def build_tool_id(answer: Answer) -> str:
+    """The id of the one tool call an answer can make, in vLLM's form."""
     return f"chatcmpl-tool-{zlib.crc32(answer.answer_id.encode()):016x}"
 
 

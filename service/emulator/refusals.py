@@ -82,6 +82,7 @@ def build_missing(names: list[str], body: dict[str, object]) -> Refusal:
 
 
 def build_bad_json(message: str, position: int) -> Refusal:
+    """A body that is not JSON: the parser's complaint and the character it stopped at."""
     path = f"body.{position}"
     detail = {
         "type": "json_invalid",
@@ -94,6 +95,7 @@ def build_bad_json(message: str, position: int) -> Refusal:
 
 
 def build_unknown_model(asked: str, served: str) -> Refusal:
+    """404 for a model this worker does not serve, naming the one it does."""
     message = f"The model `{asked}` does not exist. Valid aliases: {served}."
     return Refusal(404, message, "NotFoundError", "model")
 
@@ -109,4 +111,5 @@ def build_too_long(limit: int, tokens: int, is_text: bool) -> Refusal:
 
 
 def build_busy(reason: RefusalReason) -> Refusal:
+    """503 of one of vLLM's two valves, in its words."""
     return Refusal(503, BUSY[reason], "Service Unavailable")

@@ -133,10 +133,12 @@ class ResponseDialect:
 
 
 def build_item_id(answer: Answer, prefix: str, index: int) -> str:
+    """The id of an output item: ``prefix`` tells its kind, a checksum of the answer's id and ``index`` the rest."""
     return f"{prefix}_{zlib.crc32(f'{answer.answer_id}/{index}'.encode()):016x}"
 
 
 def build_reasoning(item_id: str, text: str) -> Fields:
+    """A completed output item with reasoning."""
     content = [{"text": text, "type": "reasoning_text"}]
     return {
         "id": item_id,
@@ -149,6 +151,7 @@ def build_reasoning(item_id: str, text: str) -> Fields:
 
 
 def build_message_item(item_id: str, text: str) -> Fields:
+    """A completed output item with the visible text."""
     part: Fields = {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
     return {
         "id": item_id,
@@ -161,6 +164,7 @@ def build_message_item(item_id: str, text: str) -> Fields:
 
 
 def build_call(answer: Answer, item_id: str, name: str, arguments: str) -> Fields:
+    """A completed output item that calls a tool; ``arguments`` are JSON as text."""
     return {
         "arguments": arguments,
         "call_id": build_item_id(answer, "call", 0),
@@ -172,6 +176,7 @@ def build_call(answer: Answer, item_id: str, name: str, arguments: str) -> Field
 
 
 def build_response(answer: Answer, status: str, output: list[Fields]) -> Fields:
+    """The response object at ``status``, with parts of the request echoed; usage and metrics only once it has ended."""
     asked = as_fields(answer.job.body)
     response: Fields = {
         "id": answer.answer_id,
@@ -211,6 +216,7 @@ def build_response(answer: Answer, status: str, output: list[Fields]) -> Fields:
 
 
 def build_usage(answer: Answer) -> Fields:
+    """``usage`` in tokens; figures per turn are empty, for there is one turn."""
     writer = answer.writers[0]
     return {
         "input_tokens": answer.prompt_tokens,

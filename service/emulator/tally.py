@@ -56,6 +56,7 @@ class Histogram:
 
 
 def build_histograms(max_model_len: int) -> dict[str, Histogram]:
+    """vLLM's histograms by name without ``vllm:``; buckets of token counts end at ``max_model_len``."""
     tokens = build_token_buckets(max_model_len)
     rows: tuple[tuple[str, str, tuple[float, ...]], ...] = (
         ("request_prompt_tokens", "Number of prefill tokens processed.", tokens),

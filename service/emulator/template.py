@@ -38,6 +38,7 @@ def decode(ids: list[int]) -> str:
 
 
 def count_tokens(data: bytes) -> int:
+    """How many tokens ``encode`` makes of this text."""
     return -(-len(data) // TOKEN_BYTES)
 
 

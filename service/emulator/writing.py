@@ -56,6 +56,7 @@ class Delta(NamedTuple):
 
 
 def build_key(prompt: bytes, seed: int, choice: int) -> int:
+    """What a choice's words are drawn from: equal prompt, seed and number of the choice give equal words."""
     return zlib.crc32(b"%d/%d" % (seed, choice), zlib.crc32(prompt))
 
 

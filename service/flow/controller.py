@@ -255,7 +255,7 @@ class FlowController:
             running = self._state.ledger.running[request_id]
             if not running.revoked:
                 running.revoked = True
-                self._out.append(Revoke(request_id, Outcome.STREAM_STALLED))
+                self._out.append(Revoke(request_id, Outcome.STREAM_BROKEN))
 
     def _woken(self, now: float) -> None:
         wakes = self._state.wakes

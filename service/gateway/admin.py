@@ -1,17 +1,19 @@
-"""The operators' port: health in the open, everything else behind a bearer token. Never to be exposed to clients."""
+"""The operators' port: health and figures in the open, the rest behind a bearer token. Never exposed to clients."""
 
 import hmac
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-ADMIN_OPEN_PATHS = frozenset(("/healthz", "/readyz"))
+ADMIN_OPEN_PATHS = frozenset(("/healthz", "/readyz", "/metrics"))
 """The only paths that need no token."""
 
 Json = dict[str, Any]
+RenderMetrics = Callable[[str | None], tuple[bytes, str]]
+"""Body and content type for an ``Accept`` header."""
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -62,7 +64,7 @@ class Operations(Protocol):
 
 
 class AdminGuard:
-    """Pure ASGI: whatever routes are added behind it, only health is open."""
+    """Pure ASGI: whatever routes are added behind it, only health and figures are open."""
 
     def __init__(self, app: FastAPI, token: str) -> None:
         self._app = app
@@ -85,11 +87,16 @@ def _error(message: str, **more: object) -> Json:
     return {"error": {"message": message, **more}}
 
 
-def build_admin(operations: Operations) -> FastAPI:
+def build_admin(operations: Operations, render_metrics: RenderMetrics) -> FastAPI:
     """The application behind the guard."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     _add_views(app, operations)
     _add_actions(app, operations)
+
+    @app.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        body, content_type = render_metrics(request.headers.get("accept"))
+        return Response(body, headers={"content-type": content_type})
 
     @app.exception_handler(HTTPException)
     async def explain(request: object, error: HTTPException) -> JSONResponse:

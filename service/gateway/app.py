@@ -1,17 +1,16 @@
 """What is not inference on the public port: one guard in front of a small FastAPI application."""
 
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from service.domain.outcome import Outcome
 from service.gateway.auth import read_key
 from service.gateway.cors import CorsPolicy
-from service.gateway.responses import MESSAGES, OPENAI, shape_openai
+from service.gateway.responses import MESSAGES, OPENAI, SUSPENDED, shape_openai
 from service.gateway.routes import ROUTES
 from service.runtime.ports import TenantDirectory
 
@@ -55,13 +54,16 @@ class Guard:
         if tenant is None:
             status, more, body = dialect.build_refusal(Outcome.UNAUTHENTICATED)
             await _answer(send, status, more + lines, body)
+        elif tenant.suspended:
+            status, more, body = dialect.build_refusal(Outcome.FORBIDDEN, None, SUSPENDED)
+            await _answer(send, status, more + lines, body)
         elif scope["extensions"].get("sluice.over_limit", {}).get("value"):
             status, more, body = dialect.build_refusal(Outcome.BYTES_EXHAUSTED, 1.0)
             await _answer(send, status, more + lines, body)
-        elif path in ROUTES:
+        elif path in ROUTES and method != "POST":
             message = f"{path.decode()} takes POST, not {method}."
-            body = json.dumps(shape_openai(404, "invalid_request_error", "not_found", message, None)).encode()
-            await _answer(send, 404, b"content-type: application/json\r\nallow: POST\r\n" + lines, body)
+            _, more, body = dialect.build_error(404, "not_found", message)
+            await _answer(send, 404, more + b"allow: POST\r\n" + lines, body)
         else:
             await self._rest(scope, receive, _with_headers(send, lines))
 
@@ -94,11 +96,20 @@ def build_rest(model_cards: Callable[[], list[dict[str, Any]]], ready: Callable[
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
 
     @app.exception_handler(HTTPException)
-    async def explain(request: object, error: HTTPException) -> JSONResponse:
-        if error.status_code == 404:
-            error.detail = "There is nothing here. See the list of routes in the documentation."
-        body = shape_openai(error.status_code, "invalid_request_error", "not_found", str(error.detail), None)
-        return JSONResponse(body, error.status_code if error.status_code != 405 else 404, dict(error.headers or {}))
+    async def explain(request: Request, error: HTTPException) -> Response:
+        headers = dict(error.headers or {})
+        path: str = request.scope["path"]
+        message = "There is nothing here. See the list of routes in the documentation."
+        if error.status_code == 405:
+            message = f"{path[:256]} takes {headers.get('Allow', 'other methods')}, not {request.method}."
+        dialect = MESSAGES if path.startswith("/v1/messages") else OPENAI
+        _, _, body = dialect.build_error(404, "not_found", message)
+        return Response(body, 404, headers, "application/json")
+
+    @app.exception_handler(Exception)
+    async def apologise(request: Request, error: Exception) -> Response:
+        _, _, body = OPENAI.build_refusal(Outcome.GATEWAY_FAULT)
+        return Response(body, 500, None, "application/json")
 
     @app.api_route("/healthz", methods=["GET", "HEAD"])
     async def healthz() -> Response:

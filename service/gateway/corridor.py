@@ -2,9 +2,9 @@
 
 import hashlib
 import logging
-import re
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 
 from service.domain.outcome import Outcome
 from service.domain.request import Request
@@ -15,8 +15,10 @@ from service.domain.value import value
 from service.gateway.auth import read_key
 from service.gateway.cors import CorsPolicy
 from service.gateway.exchange import Exchange
-from service.gateway.peek import Peeked, PeekError, peek
-from service.gateway.responses import OPENAI, telling_of
+from service.gateway.headers import is_sane_id, read_deadline_s, render_outbound
+from service.gateway.members import PeekError
+from service.gateway.peek import Peeked, peek
+from service.gateway.responses import OPENAI, SUSPENDED, telling_of
 from service.gateway.routes import RESPONSE_PREFIX, ROUTES, STORED, Route
 from service.gateway.stored import StoredResponses, read_response_path
 from service.runtime.account import Settlement
@@ -26,10 +28,6 @@ from service.runtime.limits import RelayConfig
 from service.runtime.ports import TenantDirectory
 
 _log = logging.getLogger("sluice.corridor")
-_SANE_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
-_PASSED = (b"accept", b"traceparent", b"tracestate", b"anthropic-version", b"anthropic-beta")
-"""Client headers that reach the worker. Everything else stays here: credentials, cookies, and whatever claims a
-tenant, a tier or a destination."""
 
 
 @value
@@ -145,23 +143,28 @@ class Corridor:
         body = exchange.body
         settlement.prompt_bytes = len(body)
         extra = self._salt_of(tenant) if route.salted else b""
+        response_id = ""
         if route.names_response:
             response_id = "resp_" + secrets.token_hex(16)
             extra += b'"request_id":"%b",' % response_id.encode()
-            self._stored.remember(response_id, settlement)
         try:
-            peeked = peek(body, route.usage_on_request, extra, route.model_required)
+            peeked = peek(body, route.usage_on_request, extra, route.model_required, route.bounds)
         except PeekError as error:
             raise _Refused(Outcome.MALFORMED, error.message, error.param) from None
         if peeked.stream:
             settlement.stream = True
         pinned_to = self._check(peeked, route, tenant)
+        if response_id:
+            self._stored.remember(response_id, settlement)
         tier = self.config.tiers[tenant.tier]
         budget_s = tier.queue_ttl_s or self.config.queue_ttl_s
         limit_at: float | None = None
         session: str | None = None
         if b"x-sluice-deadline-ms" in named:
-            deadline_s = _read_deadline(named[b"x-sluice-deadline-ms"])
+            deadline_s = read_deadline_s(named[b"x-sluice-deadline-ms"])
+            if deadline_s is None:
+                message = "The header 'x-sluice-deadline-ms' must be a whole number of milliseconds."
+                raise _Refused(Outcome.MALFORMED, message, "x-sluice-deadline-ms")
             limit_at = settlement.arrived_at + deadline_s
             budget_s = min(budget_s, deadline_s)
         if b"x-sluice-session" in named:
@@ -180,9 +183,12 @@ class Corridor:
             session,
             pinned_to,
         )
+        exchange.body = b""  # from here on it lives in the parts, as long as a worker may need it
         parts = peeked.parts
         size = len(parts[0]) if len(parts) == 1 else sum([len(part) for part in parts])
-        lines = self._headers_out(named, settlement, size, tier.rank)
+        config = self.config
+        priority = tier.rank * config.priority_step
+        lines = render_outbound(named, exchange.headers, request.request_id, size, priority, config.worker_key)
         out = Outbound(route.target, lines, parts, peeked.strip_usage)
         head = self._head(named, settlement, tenant.tier)
         exchange.listener = journey = Journey(self._road, request, out, exchange, route.dialect, head, settlement)
@@ -193,6 +199,7 @@ class Corridor:
     def _serve_stored(self, exchange: Exchange, settlement: Settlement) -> None:
         """GET or cancel a stored response at the worker that made it, past queue and permits."""
         tenant = self._authenticate(exchange, settlement)
+        self._check_body(exchange)
         found = read_response_path(exchange.method, exchange.raw_path)
         worker_id = None if found is None else self._stored.worker_of(found[0], tenant)
         if found is None or worker_id is None:
@@ -204,12 +211,11 @@ class Corridor:
             settlement.request_id, tenant.tenant_id, tenant.tier, 0, 0, None, settlement.stream,
             settlement.arrived_at, settlement.arrived_at, None, worker_id,
         )  # fmt: skip
-        road = self._road
-        past = Road(Bypass(worker_id), road.transport, road.accounts, road.clock, road.later, road.relay, road.opaque)
-        out = Outbound(
-            target, self._headers_out(exchange.named, settlement, len(exchange.body), 0), (bytes(exchange.body),)
-        )
-        head = self._head(exchange.named, settlement, tenant.tier)
+        past = replace(self._road, driver=Bypass(worker_id, self._road.driver))
+        named, size = exchange.named, len(exchange.body)
+        lines = render_outbound(named, exchange.headers, request.request_id, size, 0, self.config.worker_key)
+        out = Outbound(target, lines, (bytes(exchange.body),))
+        head = self._head(named, settlement, tenant.tier)
         exchange.listener = journey = Journey(past, request, out, exchange, STORED.dialect, head, settlement)
         journey.start()
 
@@ -217,7 +223,7 @@ class Corridor:
         named = exchange.named
         header = named.get(b"authorization")
         if header is not None and header[:7] == b"Bearer " and len(named) == len(exchange.headers):
-            key: bytes | None = header[7:]  # the common case; read_key knows the others
+            key: bytes | None = header[7:].strip()  # the common case; read_key knows the others
             if b"x-api-key" in named:
                 key = read_key(exchange.headers)
         else:
@@ -228,17 +234,19 @@ class Corridor:
         settlement.tenant_id = tenant.tenant_id
         settlement.tier = tenant.tier
         if tenant.suspended:
-            raise _Refused(Outcome.FORBIDDEN, "This tenant is suspended. Ask the operator of the service.")
+            raise _Refused(Outcome.FORBIDDEN, SUSPENDED)
         return tenant
 
     def _check_body(self, exchange: Exchange) -> None:
         if exchange.over_limit:
             raise _Refused(Outcome.BYTES_EXHAUSTED, "Too many connections to this gateway. Try again shortly.")
-        if exchange.named.get(b"content-encoding", b"identity") != b"identity":
+        if exchange.named.get(b"content-encoding", b"identity").lower() != b"identity":
             raise _Refused(Outcome.MALFORMED, "Compressed bodies are not supported: send the body as it is.")
         if exchange.body_fault == "too_large":
             limit = exchange.body_limit
             raise _Refused(Outcome.TOO_LARGE, f"The request body is larger than the {limit} bytes allowed here.")
+        if exchange.body_fault == "framing":
+            raise _Refused(Outcome.MALFORMED, "The chunks of the request body are not valid HTTP/1.1.")
         if exchange.body_fault is not None:
             raise _Refused(Outcome.BYTES_EXHAUSTED)
 
@@ -273,7 +281,7 @@ class Corridor:
     def _head(self, named: Mapping[bytes, bytes], settlement: Settlement, tier: str | None) -> bytes:
         """Our own header lines, the same on every answer."""
         theirs = named.get(b"x-request-id")
-        if theirs is None or _SANE_ID.fullmatch(theirs) is None:
+        if theirs is None or not is_sane_id(theirs):
             theirs = settlement.request_id.encode()
         lines = b"x-request-id: %b\r\n" % theirs
         if tier is not None:
@@ -282,19 +290,6 @@ class Corridor:
             lines += self._cors.headers_for(named[b"origin"])
         return lines
 
-    def _headers_out(self, named: Mapping[bytes, bytes], settlement: Settlement, size: int, rank: int) -> bytes:
-        lines = b"content-type: %b\r\nx-request-id: %b\r\ncontent-length: %d\r\n" % (
-            named.get(b"content-type", b"application/json"), settlement.request_id.encode(), size,
-        )  # fmt: skip
-        if rank:
-            lines += b"x-vllm-priority: %d\r\n" % (rank * self.config.priority_step)
-        if self.config.worker_key:
-            lines += b"authorization: Bearer %b\r\n" % self.config.worker_key
-        for name in _PASSED:
-            if name in named:
-                lines += b"%b: %b\r\n" % (name, named[name])
-        return lines + b"\r\n"
-
     def _salt_of(self, tenant: Tenant) -> bytes:
         """Members put in front of every body: the tenant's own salt of the prefix cache."""
         salt = self._salts.get(tenant.tenant_id)
@@ -302,11 +297,3 @@ class Corridor:
             digest = hashlib.blake2b(tenant.tenant_id.encode(), key=self.config.salt[:64], digest_size=16).hexdigest()
             salt = self._salts[tenant.tenant_id] = b'"cache_salt":"%b",' % digest.encode()
         return salt
-
-
-def _read_deadline(header: bytes) -> float:
-    """Seconds of ``x-sluice-deadline-ms``."""
-    if not header.isdigit() or len(header) > 12:
-        message = "The header 'x-sluice-deadline-ms' must be a whole number of milliseconds."
-        raise _Refused(Outcome.MALFORMED, message, "x-sluice-deadline-ms")
-    return int(header) / 1000.0

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from service.gateway.edge import LINGER_S
 from service.runtime.account import Settlement
 
 
@@ -46,9 +47,6 @@ class ByteBudget:
         self.left += size
 
 
-_LINGER_S = 2.0
-
-
 class _Nobody:
     """Stands in for the event that uvicorn's protocol sets when a connection is lost."""
 
@@ -60,13 +58,37 @@ class Exchange:
     """What the corridor sees of one request: its head, its body within bounds, and a response to be written.
 
     Takes the place of uvicorn's cycle for corridor paths: no coroutine, no task and no event per request, no check
-    of headers that we render ourselves. ``body_fault`` is why the body was not kept: ``too_large`` or ``budget``.
+    of headers that we render ourselves. ``body_fault`` is why the body was not kept: ``too_large``, ``budget`` or
+    ``framing``. ``announced``: its body is large or of unknown size, so the corridor hears of it before it comes.
     """
 
     __slots__ = (
-        "_budget", "_chunked", "_flow", "_on_response", "_taken", "_transport", "_unsent_head", "body", "body_fault",
-        "body_limit", "disconnected", "expects_continue", "headers", "http_10", "keep_alive", "listener", "method",
-        "more_body", "named", "over_limit", "query", "raw_path", "response_complete", "response_started", "route",
+        "_chunked",
+        "_flow",
+        "_on_response",
+        "_taken",
+        "_transport",
+        "_unsent_head",
+        "announced",
+        "body",
+        "body_fault",
+        "body_limit",
+        "budget",
+        "disconnected",
+        "expects_continue",
+        "headers",
+        "http_10",
+        "keep_alive",
+        "listener",
+        "method",
+        "more_body",
+        "named",
+        "over_limit",
+        "query",
+        "raw_path",
+        "response_complete",
+        "response_started",
+        "route",
         "settlement",
     )  # fmt: skip
 
@@ -90,7 +112,7 @@ class Exchange:
         self._on_response = on_response
         self._chunked = False
         self._unsent_head = b""  # waits for the first piece of the body, so that both leave in one system call
-        self._budget: ByteBudget | None = None
+        self.budget: ByteBudget | None = None
         self._taken = 0
         self.method = method
         self.raw_path = raw_path
@@ -104,6 +126,7 @@ class Exchange:
         self.body_limit = 0
         self.body_fault: str | None = None
         self.more_body = True
+        self.announced = False
         self.expects_continue = False
         self.over_limit = False
         self.disconnected = False
@@ -173,7 +196,7 @@ class Exchange:
         comes, and take what it sends for a moment."""
         if self._transport.can_write_eof():
             self._transport.write_eof()
-        asyncio.get_running_loop().call_later(_LINGER_S, self._transport.abort)
+        asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
 
     def cut(self) -> None:
         """Close at once: the client must see that the body is not complete."""
@@ -184,16 +207,11 @@ class Exchange:
 
     # ---------------------------------------------------------------- the request's body
 
-    def bound_body(self, limit: int, budget: ByteBudget) -> None:
-        """Keep at most ``limit`` bytes, and those within the gateway's budget."""
-        self.body_limit = limit
-        self._budget = budget
-
     def expect_body(self, declared: int) -> None:
         """A body of ``declared`` bytes is announced: refuse it now if it is too large, else reserve it."""
         if declared > self.body_limit:
             self._refuse_body("too_large")
-        elif self._budget is not None and not self._budget.take(declared):
+        elif self.budget is not None and not self.budget.take(declared):
             self._refuse_body("budget")
         else:
             self._taken = declared
@@ -210,8 +228,8 @@ class Exchange:
         if size > self.body_limit:
             self._refuse_body("too_large")
             return
-        if size > self._taken and self._budget is not None:
-            if not self._budget.take(size - self._taken):
+        if size > self._taken and self.budget is not None:
+            if not self.budget.take(size - self._taken):
                 self._refuse_body("budget")
                 return
             self._taken = size
@@ -228,9 +246,10 @@ class Exchange:
         self.body = b""
 
     def release(self) -> None:
-        """The body is no longer needed."""
-        if self._taken and self._budget is not None:
-            self._budget.give(self._taken)
+        """The body is no longer needed: an idle connection must not keep it."""
+        self.body = b""
+        if self._taken and self.budget is not None:
+            self.budget.give(self._taken)
             self._taken = 0
 
     def client_gone(self) -> None:

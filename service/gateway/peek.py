@@ -1,18 +1,16 @@
 """Reads the few fields of a body that the gateway needs, and renders the body as the worker gets it.
 
-The body is never re-modelled: unknown fields go on byte for byte. msgspec splits the top level into raw slices in C;
-a body of many megabytes costs one scan, and its strings are never decoded.
+The body is never re-modelled: unknown fields go on byte for byte.
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from service.domain.value import value
+from service.gateway.members import PeekError, check_depth, split_members
 
 _STRIPPED = frozenset(
     (
@@ -21,24 +19,9 @@ _STRIPPED = frozenset(
     )
 )  # fmt: skip
 """Fields that steer the engine or the transport: they are ours to set, never the client's."""
-
-_DEPTH_MAX = 64
 _INT64_MAX = 2**63 - 1
-_MEMBER = re.compile(rb'[ \t\r\n]*,?[ \t\r\n]*"((?:[^"\\]|\\.)*)"[ \t\r\n]*:[ \t\r\n]*')
-_END = re.compile(rb"[ \t\r\n]*\}[ \t\r\n]*")
-_SPACE = b" \t\r\n"
-_RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _VALUE = msgspec.json.Decoder()
-_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
-
-
-class PeekError(Exception):
-    """The body cannot be served; ``param`` names the field at fault."""
-
-    def __init__(self, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
+_BOM = b"\xef\xbb\xbf"
 
 
 @value
@@ -54,37 +37,45 @@ class Peeked:
     parts: Sequence[bytes | memoryview]
 
 
-def peek(body: bytes | bytearray, usage_on_request: bool, extra: bytes, model_required: bool = True) -> Peeked:
+def peek(
+    body: bytes | bytearray,
+    usage_on_request: bool,
+    extra: bytes,
+    model_required: bool = True,
+    bounds: Sequence[str] = ("max_completion_tokens", "max_tokens"),
+) -> Peeked:
     """Read ``body`` and prepare it for the worker.
 
     ``usage_on_request``: the API sends usage in a stream only when ``stream_options`` asks for it. ``extra`` are
-    rendered members (``"cache_salt":"...",``) that are put first.
+    rendered members (``"cache_salt":"...",``) that are put first. ``bounds`` name the fields that bound the output.
 
     Raises:
         PeekError: not a JSON object, a duplicate key, a field of the wrong type.
     """
-    fields = _split(body)
+    try:
+        fields = split_members(body)
+    except PeekError:
+        if not body.startswith(_BOM):
+            raise
+        body = body[3:]  # the worker would skip it too
+        fields = split_members(body)
     model = _string(fields, "model")
     if model is None:
         if model_required:
             raise PeekError("The field 'model' is missing: name one of the models listed by GET /v1/models.", "model")
         model = ""
     stream = _boolean(fields, "stream")
-    bound = _bound(fields)
+    bound = _bound(fields, bounds)
     strip_usage = False
     if stream and usage_on_request:
-        options = _object(fields, "stream_options")
-        if options is None or options.get("include_usage") is not True:
-            wanted = options.get("include_usage") if options is not None else None
-            if wanted is not None and not isinstance(wanted, bool):
-                raise PeekError("'stream_options.include_usage' must be true or false.", "stream_options")
+        if "stream_options" not in fields:
             strip_usage = True
-            if options is None and "stream_options" not in fields:
-                extra += b'"stream_options":{"include_usage":true},'
-            else:
-                options = {**(options or {}), "include_usage": True}
-                options.pop("continuous_usage_stats", None)
-                fields["stream_options"] = msgspec.Raw(msgspec.json.encode(options))
+            extra += b'"stream_options":{"include_usage":true},'
+        else:
+            options = _options(fields)
+            if options is not None:
+                strip_usage = True
+                fields["stream_options"] = msgspec.Raw(options)
                 return _peeked(fields, model, bound, stream, strip_usage, _render(fields, extra))
     if _STRIPPED.isdisjoint(fields):
         parts = _splice(body, extra, empty=not fields)
@@ -104,89 +95,6 @@ def _peeked(
     tier = _string(fields, "service_tier") if "service_tier" in fields else None
     previous = _string(fields, "previous_response_id") if "previous_response_id" in fields else None
     return Peeked(model, stream, bound, tier, previous, strip_usage, parts)
-
-
-def _split(body: bytes | bytearray) -> dict[str, msgspec.Raw]:
-    """The members of the top-level object, as raw slices of ``body``."""
-    try:
-        fields = _RAW_OBJECT.decode(body)
-    except msgspec.ValidationError:
-        raise PeekError("The body must be a JSON object.") from None
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise PeekError(_explain(body, error)) from None
-    compact = 1 + 4 * len(fields) + sum(map(len, fields)) + sum(map(len, fields.values()))
-    if compact != len(body) and not _is_spaced(body, fields):
-        _check_members(body, fields)
-    if not body.isascii():
-        try:
-            str(memoryview(body), "utf-8")
-        except UnicodeDecodeError as error:
-            raise PeekError(f"The body is not valid UTF-8 (byte {error.start}).") from None
-    return fields
-
-
-def _explain(body: bytes | bytearray, error: Exception) -> str:
-    if not body.strip(_SPACE):
-        return "The body is empty: send a JSON object."
-    if isinstance(error, RecursionError):
-        return f"The body is nested deeper than {_DEPTH_MAX} levels."
-    return f"The body is not valid JSON: {error}."
-
-
-@lru_cache(512)
-def _token(key: str) -> bytes:
-    return json.dumps(key).encode() + b": "
-
-
-def _is_spaced(body: bytes | bytearray, fields: Mapping[str, msgspec.Raw]) -> bool:
-    """Whether ``body`` is exactly its members one after the other as Python's encoder spaces them: ``"k": v, ``."""
-    position = 1
-    for key, raw in fields.items():
-        token = _token(key)
-        if not body.startswith(token, position):
-            return False
-        position += len(token) + len(raw) + 2
-    return position - 1 == len(body)
-
-
-def _check_members(body: bytes | bytearray, fields: Mapping[str, msgspec.Raw]) -> None:
-    """Walk the members in the order of the body: a key that stands twice breaks the walk.
-
-    A compact body (``{"k":v,"k":v}``) whose length adds up cannot hold a duplicate, nor can one with every member in
-    its place as Python spaces them, so only others come here.
-    """
-    position = body.index(b"{") + 1
-    for key, raw in fields.items():
-        member = _MEMBER.match(body, position)
-        if member is None:
-            raise _duplicate(body, fields)
-        name = member.group(1)
-        if name != key.encode() and json.loads(b'"%b"' % name) != key:
-            raise _duplicate(body, fields)
-        position = member.end() + len(raw)
-    if _END.fullmatch(body, position) is None:
-        raise _duplicate(body, fields)
-
-
-def _duplicate(body: bytes | bytearray, fields: Mapping[str, msgspec.Raw]) -> PeekError:
-    """Find out which key stands twice; slow, for the refusal only."""
-    seen: set[str] = set()
-    twice: list[str] = []
-
-    def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        seen.clear()
-        twice.clear()
-        for key, _ in pairs:
-            if key in seen:
-                twice.append(key)
-            seen.add(key)
-        return {}
-
-    if len(body) <= 1024 * 1024:
-        json.loads(body, object_pairs_hook=note)
-    name = twice[0] if twice and twice[0] in fields else None
-    which = f"The key {name!r}" if name is not None else "A key"
-    return PeekError(f"{which} stands more than once in the body.", name)
 
 
 def _splice(body: bytes | bytearray, extra: bytes, empty: bool) -> Sequence[bytes | memoryview]:
@@ -248,52 +156,44 @@ def _boolean(fields: Mapping[str, msgspec.Raw], name: str) -> bool:
     raise PeekError(f"The field {name!r} must be true or false.", name)
 
 
-def _bound(fields: Mapping[str, msgspec.Raw]) -> int | None:
-    for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
+def _bound(fields: Mapping[str, msgspec.Raw], names: Sequence[str]) -> int | None:
+    for name in names:
         if name in fields:
             value = _value(fields, name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise PeekError(f"The field {name!r} must be a whole number.", name)
+            if type(value) is not int:
+                if not isinstance(value, float) or not value.is_integer():  # 16.0 is a whole number to the worker
+                    raise PeekError(f"The field {name!r} must be a whole number.", name)
+                value = int(value)
             if not -_INT64_MAX - 1 <= value <= _INT64_MAX:
                 raise PeekError(f"The field {name!r} does not fit in 64 bits.", name)
             return max(value, 0)
     return None
 
 
-def _object(fields: Mapping[str, msgspec.Raw], name: str) -> dict[str, Any] | None:
-    raw = fields.get(name)
-    if raw is None:
-        return None
-    _check_depth(bytes(raw), name)
-    pairs: list[tuple[str, Any]] | None = None
+def _options(fields: Mapping[str, msgspec.Raw]) -> bytes | None:
+    """``stream_options`` as the worker must get it to report usage; ``None`` if the client's own will do.
 
-    def keep(found: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal pairs
-        pairs = found
-        return dict(found)
-
-    try:
-        value = json.loads(bytes(raw), object_pairs_hook=keep)
-    except (ValueError, RecursionError):
-        raise PeekError(f"The field {name!r} is not valid JSON.", name) from None
-    if value is None:
-        return None
-    if not isinstance(value, dict):
+    The client's other members are kept, except one that would take effect only because usage is now asked for.
+    """
+    name = "stream_options"
+    raw = bytes(fields[name])
+    if raw == b"null":
+        return b'{"include_usage":true}'
+    if not raw.startswith(b"{"):
         raise PeekError(f"The field {name!r} must be an object.", name)
-    if pairs is not None and len(pairs) != len(value):
-        raise PeekError(f"A key stands more than once in {name!r}.", name)
-    return value
-
-
-def _check_depth(raw: bytes, name: str) -> None:
-    depth = 0
-    for match in _BRACKET.finditer(raw):
-        token = match.group()
-        if token in b"[{":
-            depth += 1
-            if depth > _DEPTH_MAX:
-                raise PeekError(f"The field {name!r} is nested deeper than {_DEPTH_MAX} levels.", name)
-        elif token in b"]}":
-            depth -= 1
+    check_depth(raw, name)
+    try:
+        options = split_members(raw)
+    except PeekError as error:
+        message = f"A key stands more than once in {name!r}." if "once" in error.message else error.message
+        raise PeekError(message, name) from None
+    wanted = options.pop("include_usage", None)
+    if wanted is not None and bytes(wanted) == b"true":
+        return None
+    if wanted is not None and bytes(wanted) not in (b"false", b"null"):
+        raise PeekError("'stream_options.include_usage' must be true or false.", name)
+    options.pop("continuous_usage_stats", None)
+    members = [json.dumps(key).encode() + b":" + bytes(value) for key, value in options.items()]
+    return b"{" + b",".join([b'"include_usage":true', *members]) + b"}"

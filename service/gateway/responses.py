@@ -1,6 +1,7 @@
 """How each outcome is told to the client: one table of status, code and words, in the dialect of its API."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -95,6 +96,7 @@ TELLINGS: dict[Outcome, Telling | None] = {
 _ANTHROPIC_KINDS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error",
                     404: "not_found_error", 408: "invalid_request_error", 413: "request_too_large",
                     429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error"}  # fmt: skip
+SUSPENDED = "This tenant is suspended. Ask the operator of the service."
 _GONE = Telling(499, _SERVER, "client_gone", "The client closed the connection.")
 
 
@@ -159,6 +161,20 @@ class _Answer(msgspec.Struct):
 
 
 _ANSWER = msgspec.json.Decoder(_Answer)
+_USAGE_KEY = re.compile(rb'"usage"\s*:\s*(?=\{)')
+_FIRST_VALUE = json.JSONDecoder()
+
+
+def _find_usage(tail: bytes) -> _Usage | None:
+    """``usage`` in the end of an answer too long to be kept. Inside a JSON string its quotes would be escaped."""
+    ends = [found.end() for found in _USAGE_KEY.finditer(tail)]
+    if not ends:
+        return None
+    try:
+        decoded, _ = _FIRST_VALUE.raw_decode(tail[ends[-1] :].decode("utf-8", "replace"))
+        return msgspec.convert(decoded, _Usage)
+    except (ValueError, msgspec.ValidationError, RecursionError):
+        return None
 
 
 class ApiDialect:
@@ -175,11 +191,11 @@ class ApiDialect:
         return EventTap(self._reader, strip_usage)
 
     def read_usage(self, body: bytes) -> Usage:
-        """Prompt, cached and output tokens of a whole answer; ``None`` for what it does not say."""
+        """Prompt, cached and output tokens of an answer or of its end; ``None`` for what it does not say."""
         try:
             usage = _ANSWER.decode(body).usage
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return None, None, None
+            usage = _find_usage(body)
         if usage is None:
             return None, None, None
         details = usage.prompt_tokens_details or usage.input_tokens_details
@@ -193,6 +209,10 @@ class ApiDialect:
     ) -> tuple[int, bytes, bytes]:
         """An answer that says why there is none."""
         return render_error(self._shape, telling_of(outcome), retry_after_s, detail, param)
+
+    def build_error(self, status: int, code: str, message: str) -> tuple[int, bytes, bytes]:
+        """An answer about a request that has no outcome, since it is none for a worker."""
+        return render_error(self._shape, Telling(status, _INVALID, code, message))
 
     def adopt_error(self, status: int, content_type: bytes, body: bytes) -> tuple[bytes, bytes]:
         """A worker's 4xx: untouched if it is an error object, else its words in our shape."""
@@ -215,6 +235,10 @@ class ApiDialect:
         telling = telling_of(outcome)
         body = self._shape(telling.status, telling.kind, telling.code, telling.message, None)
         return self._name + b"data: " + json.dumps(body, separators=(",", ":")).encode() + b"\n\n" + self._done
+
+    def build_stream_end(self) -> bytes:
+        """What follows an error event of the worker's own that ended a stream without its mark."""
+        return self._done
 
     def build_heartbeat(self) -> bytes:
         """A comment: every event-stream parser skips it."""

@@ -6,6 +6,7 @@ before the first token, and those in which ``"usage"``, ``"error"`` or ``[DONE]`
 is escaped, so a text that talks of "usage" contains ``\\"usage\\"`` and is not mistaken.
 """
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ import msgspec
 
 _BLANK = re.compile(rb"(?:\r\n|\r(?!\n)|\n)(?:\r\n|\r(?!\n)|\n)")
 _LINE = re.compile(rb"\r\n|\r|\n")
-_PARTIAL_MAX = 1024 * 1024
-"""An event longer than this is passed on unread."""
+_PARTIAL_MAX = 4 * 1024 * 1024
+"""Of an event longer than this only the name is read."""
+_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(slots=True)
@@ -36,20 +38,23 @@ Reader = Callable[[str | None, Any], Finding]
 
 
 class EventTap:
-    """One stream's reader. With ``strip_usage`` the bare usage chunk is held back, and so is a torn event until it is
-    whole, since only then is it known whether it is that chunk."""
+    """One stream's reader. A torn event is held back until it is whole, so that whatever we put into the stream (a
+    comment, an error) stands between two events; with ``strip_usage`` the bare usage chunk is held back for good."""
 
     __slots__ = (
-        "_partial", "_reader", "_searched", "_skipping", "_strip", "aborted", "cached_tokens", "done", "events",
-        "failed", "first_token", "output_tokens", "prompt_tokens",
+        "_fast", "_fresh", "_loose_cr", "_partial", "_reader", "_searched", "_skipping", "_strip", "aborted",
+        "cached_tokens", "done", "events", "failed", "first_token", "output_tokens", "prompt_tokens",
     )  # fmt: skip
 
     def __init__(self, reader: Reader, strip_usage: bool) -> None:
         self._reader = reader
         self._strip = strip_usage
-        self._partial = b""
+        self._partial = bytearray()
         self._searched = 0
         self._skipping = False
+        self._fast = False  # a token was seen and nothing is torn
+        self._fresh = True
+        self._loose_cr: bool | None = None  # the last event ended in a CR whose LF may follow; whether it was sent on
         self.first_token = False
         self.done = False
         self.failed = False
@@ -62,8 +67,7 @@ class EventTap:
     def feed(self, data: bytes) -> bytes:
         """Look at ``data`` and return what may be sent on now."""
         if (
-            self.first_token
-            and not self._partial
+            self._fast
             and data[-2:] == b"\n\n"
             and b'"usage"' not in data
             and b'"error"' not in data
@@ -76,42 +80,65 @@ class EventTap:
 
     def drain(self) -> bytes:
         """The stream is over: an unfinished event counts as finished if its end is only a missing empty line."""
-        rest, self._partial = self._partial, b""
-        if rest and not self._skipping and self._look(rest):
+        rest, self._partial = bytes(self._partial), bytearray()
+        if rest and not self._skipping and self._look(rest) and self._strip:
             return b""
-        return rest if self._strip else b""
+        return rest
+
+    @property
+    def torn(self) -> bool:
+        """A part of an event was sent on: it was too long to be held."""
+        return self._skipping
 
     def _feed_slowly(self, data: bytes) -> bytes:
-        buffer = self._partial + data
+        if not data:
+            return data
+        buffer = self._partial
+        buffer += data
         start = 0
-        out: list[bytes] = []
         search_from = max(self._searched - 3, 0)
-        while (end := _BLANK.search(buffer, search_from)) is not None:
-            event = buffer[start : end.end()]
-            start = search_from = end.end()
+        out: list[bytes] = []
+        if self._loose_cr is not None:
+            if buffer[0] == 10:
+                start = search_from = 1
+                if self._loose_cr:
+                    out.append(b"\n")
+            self._loose_cr = None
+        while (found := _BLANK.search(buffer, search_from)) is not None:
+            end = found.end()
+            event = bytes(buffer[start:end])
+            start = search_from = end
             if self._skipping:
                 self._skipping = False
+                kept = True
+            else:
+                kept = not (self._look(event) and self._strip)
+            if kept:
                 out.append(event)
-            elif not (self._look(event) and self._strip):
-                out.append(event)
-        self._partial = buffer[start:]
-        self._searched = len(self._partial)
-        if len(self._partial) > _PARTIAL_MAX:
+            if end == len(buffer) and event.endswith(b"\r"):
+                self._loose_cr = kept
+        if start:
+            del buffer[:start]
+        if self._skipping or len(buffer) > _PARTIAL_MAX:
+            self._skip(buffer, out)
+        self._searched = len(buffer)
+        self._fast = self.first_token and not buffer and self._loose_cr is None
+        return b"".join(out)
+
+    def _skip(self, buffer: bytearray, out: list[bytes]) -> None:
+        """Pass a huge event on as it comes; its end may be torn, so the last bytes wait for what follows."""
+        if not self._skipping:
             self._skipping = True
-            out.append(self._partial)
-            self._partial = b""
-            self._searched = 0
-        return b"".join(out) if self._strip else data
+            self.events += 1
+            name = self._read(bytes(buffer[:256]))[0]
+            if name is not None:
+                self._take(self._reader(name, {}))
+        out.append(bytes(buffer[:-3]))
+        del buffer[:-3]
 
     def _look(self, event: bytes) -> bool:
         """Take in one event; ``True`` if it is a bare usage chunk."""
-        name: str | None = None
-        lines = []
-        for line in _LINE.split(event.removeprefix(b"\xef\xbb\xbf")):
-            if line.startswith(b"data:"):
-                lines.append(line[6:] if line[5:6] == b" " else line[5:])
-            elif line.startswith(b"event:"):
-                name = line[6:].strip().decode("utf-8", "replace")
+        name, lines = self._read(event)
         if not lines:
             return False
         self.events += 1
@@ -120,10 +147,26 @@ class EventTap:
             self.done = True
             return False
         try:
-            decoded = msgspec.json.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            decoded = _decode(payload)
+        except (ValueError, RecursionError):
             return False
-        finding = self._reader(name, decoded)
+        return self._take(self._reader(name, decoded))
+
+    def _read(self, event: bytes) -> tuple[str | None, list[bytes]]:
+        """Name and data lines of an event."""
+        if self._fresh:
+            self._fresh = False
+            event = event.removeprefix(_BOM)
+        name: str | None = None
+        lines = []
+        for line in _LINE.split(event):
+            if line.startswith(b"data:"):
+                lines.append(line[6:] if line[5:6] == b" " else line[5:])
+            elif line.startswith(b"event:"):
+                name = line[6:].strip().decode("utf-8", "replace")
+        return name, lines
+
+    def _take(self, finding: Finding) -> bool:
         self.first_token = self.first_token or finding.token
         self.done = self.done or finding.done
         self.failed = self.failed or finding.failed
@@ -131,3 +174,11 @@ class EventTap:
         if finding.usage is not None:
             self.prompt_tokens, self.cached_tokens, self.output_tokens = finding.usage
         return finding.bare_usage
+
+
+def _decode(payload: bytes) -> Any:  # noqa: ANN401 - decoded JSON of any shape
+    """msgspec is strict; NaN and half surrogates, which Python's own encoder writes, are read by Python's decoder."""
+    try:
+        return msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return json.loads(payload)

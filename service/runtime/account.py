@@ -5,6 +5,7 @@ from typing import Protocol
 
 from service.domain.outcome import Outcome
 from service.domain.units import RequestId, TenantId, TierName, WorkerId
+from service.runtime.guard import guard
 
 
 class Settlement:
@@ -81,4 +82,4 @@ class Accounts:
         settlement.outcome = outcome
         settlement.settled_at = now
         for accountant in self._accountants:
-            accountant.settle(settlement)
+            guard(None, "an accountant", accountant.settle, settlement)

@@ -1,7 +1,6 @@
 """The single writer of the flow core: carries events in, hands commands to the journeys they name, keeps its alarm."""
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Sequence
 from typing import Protocol, assert_never
@@ -13,9 +12,8 @@ from service.domain.units import RequestId, WorkerId
 from service.flow.config import Reconfigured
 from service.flow.controller import FlowController
 from service.flow.stats import FlowStats
+from service.runtime.guard import guard
 from service.runtime.ports import Clock, Observer
-
-_log = logging.getLogger("sluice.driver")
 
 _TIMER_GRAIN_S = 0.001
 """libuv counts whole milliseconds, so a timer of uvloop may ring early by as much; measured: 45 rings for one alarm
@@ -37,8 +35,8 @@ class Passenger(Protocol):
         """It will not be served."""
         ...
 
-    def on_revoke(self) -> None:
-        """It must leave its worker."""
+    def on_revoke(self, outcome: Outcome) -> None:
+        """It must leave its worker; ``outcome`` is how it ends if its answer has begun."""
         ...
 
     def on_sweep(self, now: float) -> None:
@@ -58,7 +56,8 @@ class Driver:
     """Drives one controller on one event loop.
 
     Events submitted while commands are being carried out wait their turn, so the core is never re-entered and
-    commands keep their order.
+    commands keep their order. A request that fails while it carries out a command ends, and no other: the one whose
+    event gave rise to the command does not hear of it.
     """
 
     def __init__(
@@ -103,33 +102,25 @@ class Driver:
         self._busy = True
         try:
             self._step(event)
-            while self._inbox:
-                self._step(self._inbox.popleft())
         finally:
+            while self._inbox:
+                guard(None, "what followed an event", self._step, self._inbox.popleft())
             self._busy = False
-        wake_at = self._controller.next_wake_at()
-        if wake_at != self._alarm_at:
-            self._set_alarm(wake_at)
+            wake_at = self._controller.next_wake_at()
+            if wake_at != self._alarm_at:
+                self._set_alarm(wake_at)
 
     def sweep(self) -> None:
         """Let every request under way look at the time: one pass a few times a second costs less than a timer for
-        each. A fault ends the request that has it, and no other."""
+        each."""
         now = self._now()
         for passenger in self.passengers():
-            try:
-                passenger.on_sweep(now)
-            except Exception:  # noqa: BLE001 - around one loop turn: no request may stop the sweep of the others
-                _log.exception("a request under way failed when it looked at the time")
-                passenger.on_fault()
+            guard(passenger, "a request that looked at the time", passenger.on_sweep, now)
 
     def cut(self) -> None:
-        """End every request under way, since the gateway goes away; the fault of one keeps no other from its ending."""
+        """End every request under way, since the gateway goes away."""
         for passenger in self.passengers():
-            try:
-                passenger.on_drain_cut()
-            except Exception:  # noqa: BLE001 - around one request: the others still get their word
-                _log.exception("a request under way could not be cut")
-                passenger.on_fault()
+            guard(passenger, "a request cut by the end of the grace", passenger.on_drain_cut)
 
     def stats(self) -> FlowStats:
         """Snapshot of the core."""
@@ -138,15 +129,19 @@ class Driver:
     def _step(self, event: Event | Reconfigured) -> None:
         now = self._now()
         commands = self._controller.handle(event, now)
+        if self._observers:
+            guard(None, "an observer", self._tell, now, event, commands)
+        for command in commands:
+            passenger = self._passengers.get(command.request_id)
+            if passenger is not None:  # else it ended while this command waited its turn
+                guard(passenger, "a request under way", self._carry_out, command, passenger)
+
+    def _tell(self, now: float, event: Event | Reconfigured, commands: Sequence[Command]) -> None:
         for observer in self._observers:
             observer.observe(now, event, commands)
-        for command in commands:
-            self._carry_out(command)
 
-    def _carry_out(self, command: Command) -> None:
-        passenger = self._passengers.get(command.request_id)
-        if passenger is None:  # it ended while this command waited its turn
-            return
+    @staticmethod
+    def _carry_out(command: Command, passenger: Passenger) -> None:
         match command:
             case Dispatch():
                 passenger.on_dispatch(command.worker_id, command.attempt)
@@ -155,7 +150,7 @@ class Driver:
             case Refuse():
                 passenger.on_refuse(command.outcome, command.retry_after_s)
             case Revoke():
-                passenger.on_revoke()
+                passenger.on_revoke(command.outcome)
             case _:
                 assert_never(command)
 

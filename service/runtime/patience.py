@@ -31,6 +31,15 @@ class Answer(Protocol):
         ...
 
 
+class Tap(Protocol):
+    """What is known of the stream that has passed."""
+
+    @property
+    def torn(self) -> bool:
+        """Its last event was sent on in part."""
+        ...
+
+
 class Watched(Protocol):
     """What is known of a request under way."""
 
@@ -50,6 +59,11 @@ class Watched(Protocol):
         """Its present attempt; ``None`` while it waits."""
         ...
 
+    @property
+    def tap(self) -> Tap | None:
+        """Reads its stream."""
+        ...
+
 
 def find_due(journey: Watched, limits: RelayConfig, now: float) -> Due | None:
     """What is due at ``now``; ``None`` for nothing. A queued request's own deadline is the core's business."""
@@ -58,11 +72,16 @@ def find_due(journey: Watched, limits: RelayConfig, now: float) -> Due | None:
     relay = journey.relay
     if relay is not None and now >= _silent_limit_at(journey, relay, limits):
         return Due.WORKER_SILENT
-    if journey.stream and (relay is None or not relay.started):
+    if journey.stream and journey.settlement.first_token_at is None and not _mid_event(journey.tap):
         every_s = limits.heartbeat_every_s if journey.head_sent else limits.heartbeat_after_s
         if now >= journey.last_sent_at + every_s:
             return Due.HEARTBEAT
     return None
+
+
+def _mid_event(tap: Tap | None) -> bool:
+    """A comment may only stand between two events."""
+    return tap is not None and tap.torn
 
 
 def _silent_limit_at(journey: Watched, relay: Answer, limits: RelayConfig) -> float:

@@ -91,6 +91,10 @@ class ReplySink(Protocol):
         """The answer cannot be completed; nothing more comes."""
         ...
 
+    def on_fault(self, error: BaseException) -> None:
+        """Our own code failed while it took the answer in; nothing more comes."""
+        ...
+
 
 class WorkerCall(Protocol):
     """One request under way to a worker."""
@@ -135,12 +139,17 @@ class StreamTap(Protocol):
     cached_tokens: int | None
     output_tokens: int | None
 
+    @property
+    def torn(self) -> bool:
+        """The last event was sent on in part."""
+        ...
+
     def feed(self, data: bytes) -> bytes:
         """Look at ``data`` and return what may be sent on now."""
         ...
 
     def drain(self) -> bytes:
-        """What was held back and must be sent now that nothing more comes."""
+        """What was held back, now that nothing more comes."""
         ...
 
 
@@ -152,7 +161,7 @@ class Dialect(Protocol):
         ...
 
     def read_usage(self, body: bytes) -> tuple[int | None, int | None, int | None]:
-        """Prompt, cached and output tokens of a whole answer; ``None`` for what it does not say."""
+        """Prompt, cached and output tokens of an answer or of its end; ``None`` for what it does not say."""
         ...
 
     def build_refusal(
@@ -167,6 +176,10 @@ class Dialect(Protocol):
 
     def build_error_events(self, outcome: Outcome) -> bytes:
         """What ends a stream that has begun and cannot go on."""
+        ...
+
+    def build_stream_end(self) -> bytes:
+        """What follows an error event of the worker's own that ended a stream without its mark."""
         ...
 
     def build_heartbeat(self) -> bytes:

@@ -1,20 +1,31 @@
 """Moves one attempt's answer from the worker to the client, bytes untouched, and reads along."""
 
+import re
 from collections.abc import Callable
 from typing import Protocol
 
 from service.domain.event import FailureCause
 from service.domain.outcome import Outcome
+from service.runtime.guard import contain, guard
 from service.runtime.ports import StreamTap
 
 _ERROR_BODY_MAX = 256 * 1024
+_TAIL = 4096
+"""How much of the end of a long answer is kept: usage stands there."""
+_ABORTED = re.compile(rb'"finish_reason"\s*:\s*"abort"')
 _HOP_BY_HOP = frozenset(
     (
         b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
         b"trailer", b"trailers", b"transfer-encoding", b"upgrade",
     )
 )  # fmt: skip
-_OURS = frozenset((b"content-length", b"date", b"server", b"set-cookie", b"x-request-id"))
+_OURS = frozenset(
+    (
+        b"content-length", b"date", b"server", b"set-cookie", b"x-request-id", b"x-sluice-tier", b"x-sluice-queue-ms",
+        b"x-sluice-worker", b"access-control-allow-origin", b"access-control-allow-credentials",
+        b"access-control-expose-headers", b"alt-svc", b"www-authenticate", b"retry-after",
+    )
+)  # fmt: skip
 """Framing is computed anew; the rest says things of the worker that are the gateway's to say."""
 
 
@@ -23,6 +34,11 @@ class Traveller(Protocol):
 
     tap: StreamTap | None
     stream: bool
+
+    @property
+    def relay(self) -> "Relay | None":
+        """The relay of its present attempt."""
+        ...
 
     def on_answer(self, headers: bytes, length: int | None, data: bytes) -> None:
         """The answer begins: commit the head and send ``data``."""
@@ -33,7 +49,7 @@ class Traveller(Protocol):
         ...
 
     def on_complete(self, outcome: Outcome, whole: bytes | None) -> None:
-        """The answer is complete; ``whole`` is its body if it was short and not a stream."""
+        """The answer is complete; ``whole`` is its body, or the end of a long one, if it was not a stream."""
         ...
 
     def on_broken(self, outcome: Outcome) -> None:
@@ -52,13 +68,18 @@ class Traveller(Protocol):
         """Something is held back: call :meth:`Relay.release` soon."""
         ...
 
+    def on_fault(self) -> None:
+        """Our own code failed."""
+        ...
+
 
 class Relay:
-    """Sink of one attempt. Every way out ends in exactly one of the traveller's last four methods but ``on_hold``."""
+    """Sink of one attempt. Every way out ends in exactly one of ``on_complete``, ``on_broken``, ``on_worker_refusal``,
+    ``on_attempt_failed`` and ``on_fault`` of the traveller. A fault of our own code never leaves it."""
 
     __slots__ = (
         "_content_type", "_error", "_held", "_length", "_live", "_now", "_pass", "_retry_after_s", "_started",
-        "_status", "_tap", "_traveller", "_write", "hold_bytes", "last_byte_at",
+        "_status", "_tail", "_tap", "_traveller", "_write", "hold_bytes", "last_byte_at",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +90,7 @@ class Relay:
         self._now = now
         self._tap: StreamTap | None = None
         self._held = b""
+        self._tail = b""
         self._live = False
         self._started = False
         self._error: bytearray | None = None
@@ -98,6 +120,8 @@ class Relay:
         if self._live:
             if tap is not None:
                 data = tap.feed(data)
+            else:
+                self._tail = (self._tail + data)[-_TAIL:]
             if data:
                 self._write(data)
         elif self._error is not None:
@@ -110,34 +134,20 @@ class Relay:
 
     def on_end(self) -> None:
         """The worker's answer is complete, as far as HTTP can tell."""
-        traveller = self._traveller
-        if self._error is not None:
-            self._end_error()
-            return
-        tap = self._tap
-        if tap is None:
-            self._end_whole()
-            return
-        rest = tap.drain()
-        if not tap.done and not tap.failed:  # a stream must say that it is complete
-            self._break(FailureCause.BROKEN, rest)
-            return
-        if tap.aborted and not self._started:
-            traveller.on_attempt_failed(FailureCause.BROKEN, None, None)
-            return
-        self._start(rest)
-        if tap.first_token and not self._live:
-            traveller.on_first_token()
-        traveller.on_complete(Outcome.STREAM_BROKEN if tap.failed else Outcome.COMPLETED, None)
+        guard(self._traveller, "a relay at its end", self._close, None)
 
     def on_failure(self, cause: FailureCause) -> None:
         """The connection could not be made or broke."""
-        self._break(cause, b"" if self._tap is None else self._tap.drain())
+        guard(self._traveller, "a relay whose worker failed", self._close, cause)
+
+    def on_fault(self, error: BaseException) -> None:
+        """Our own code failed on the way of a piece of the answer."""
+        contain(self._traveller, "a relay", error)
 
     def release(self) -> None:
-        """Send what was held back for a while."""
-        if self._held and not self._started:
-            self._start(b"")
+        """Send what was held back for a while, unless another attempt has taken the place of this one."""
+        if self._held and not self._started and self._traveller.relay is self:
+            guard(self._traveller, "a relay that held back", self._start, b"")
 
     @property
     def started(self) -> bool:
@@ -166,6 +176,7 @@ class Relay:
     def _feed_whole(self, data: bytes) -> None:
         self._held += data
         if len(self._held) > self.hold_bytes:
+            self._tail = self._held[-_TAIL:]
             self._start(b"")
             self._live = True
 
@@ -179,12 +190,40 @@ class Relay:
         self._started = True
         self._traveller.on_answer(self._pass, self._length, data)
 
+    def _close(self, cause: FailureCause | None) -> None:
+        """Nothing more comes: ``None`` if HTTP says that the answer is complete, else why it is not."""
+        tap = self._tap
+        if self._error is not None:
+            self._end_error()  # the status was the answer, whether or not all of its words came
+        elif tap is not None:
+            rest = tap.drain()
+            if tap.done or tap.failed:
+                self._end_stream(tap, rest)
+            else:  # a stream must say that it is complete; the torn event is dropped
+                self._break(cause or FailureCause.BROKEN)
+        elif cause is None:
+            self._end_whole()
+        else:
+            self._break(cause)
+
+    def _end_stream(self, tap: StreamTap, rest: bytes) -> None:
+        traveller = self._traveller
+        if tap.aborted and not self._started:
+            traveller.on_attempt_failed(FailureCause.BROKEN, None, None)
+            return
+        if rest and not tap.done:  # our mark of the end will follow
+            rest += b"\n" if rest[-1:] in b"\r\n" else b"\n\n"
+        self._start(rest)
+        if tap.first_token and not self._live:
+            traveller.on_first_token()
+        traveller.on_complete(Outcome.STREAM_BROKEN if tap.failed or tap.aborted else Outcome.COMPLETED, None)
+
     def _end_whole(self) -> None:
         if self._live:
-            self._traveller.on_complete(Outcome.COMPLETED, None)
+            self._traveller.on_complete(Outcome.COMPLETED, self._tail)
             return
         whole = self._held
-        if b'"finish_reason":"abort"' in whole:  # a worker that is shutting down answers 200 with nothing in it
+        if b'"abort"' in whole and _ABORTED.search(whole):  # a worker that shuts down answers 200 with nothing in it
             self._traveller.on_attempt_failed(FailureCause.BROKEN, None, None)
             return
         self._length = len(whole)
@@ -202,13 +241,11 @@ class Relay:
         else:
             self._traveller.on_attempt_failed(FailureCause.FAULTY, status, None)
 
-    def _break(self, cause: FailureCause, rest: bytes) -> None:
-        if not self._started:
+    def _break(self, cause: FailureCause) -> None:
+        if self._started:
+            self._traveller.on_broken(Outcome.STREAM_BROKEN)
+        else:
             self._traveller.on_attempt_failed(cause, None, None)
-            return
-        if rest:
-            self._write(rest)
-        self._traveller.on_broken(Outcome.STREAM_BROKEN)
 
     def _read_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
         named: frozenset[bytes] = frozenset()

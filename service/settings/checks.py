@@ -6,34 +6,28 @@ from typing import Any
 from service.launch.profiles import PROFILE_NAMES
 from service.settings.fault import SettingsFault
 from service.settings.load import Lines, locate
-from service.settings.schema import (
-    LimitSettings,
-    ListenSettings,
-    PoolSettings,
-    TenantSettings,
-    TierSettings,
-)
+from service.settings.schema import LimitSettings, ListenSettings, PoolSettings
 from service.settings.tls import build_tls_context
 from service.workers.addresses import parse_address
+
+Found = tuple[str, str, str]
+"""Path, message, cure."""
 
 
 def find_cross_faults(
     parts: Mapping[str, Any], tree: Mapping[str, Any], lines: Lines, environment: Mapping[str, str]
 ) -> list[SettingsFault]:
-    """Every fault between the valid ones among ``parts``; a part that is ``None`` was not valid."""
-    found: list[tuple[str, str, str]] = []
-    pool, tiers, tenants = parts["pool"], parts["tiers"], parts["tenants"]
-    limits, listen = parts["limits"], parts["listen"]
+    """Every fault between parts. ``parts`` holds those that are valid by themselves, ``None`` for others; tiers and
+    tenants are read from ``tree``, so that a fault in one of them does not hide what is wrong with its neighbours."""
+    found: list[Found] = []
+    pool, limits, listen = parts["pool"], parts["limits"], parts["listen"]
+    tiers, tenants = tree.get("tiers"), tree.get("tenants")
+    if isinstance(tiers, dict):
+        found += _check_ranks(tiers)
+    if isinstance(tenants, list):
+        found += _check_tenants(tenants, tiers if isinstance(tiers, dict) else None)
     if pool is not None:
         found += _check_pool(pool, environment)
-    if pool is not None and limits is not None and limits.requests_per_worker is None and pool.profile is None:
-        cure = "set it to what one worker computes at once (vLLM's --max-num-seqs), or name pool.profile"
-        found.append(("limits.requests_per_worker", "is missing, and there is no profile to take it from", cure))
-    if tiers is not None:
-        found += _check_ranks(tiers)
-    if tenants is not None:
-        written = tree.get("tiers")
-        found += _check_tenants(tenants, {str(name) for name in written} if isinstance(written, dict) else None)
     if limits is not None:
         found += _check_limits(limits)
     if listen is not None:
@@ -41,7 +35,7 @@ def find_cross_faults(
     return [SettingsFault(path, message, cure, locate(path, lines)) for path, message, cure in found]
 
 
-def _check_pool(pool: PoolSettings, environment: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+def _check_pool(pool: PoolSettings, environment: Mapping[str, str]) -> Iterator[Found]:
     if pool.discovery == "static":
         if not pool.workers:
             yield "pool.workers", "is missing: static discovery needs them", "list them, as http://127.0.0.1:9001"
@@ -61,47 +55,54 @@ def _check_pool(pool: PoolSettings, environment: Mapping[str, str]) -> Iterator[
         yield "pool.api_key_env", f"the environment has no {pool.api_key_env}", "set it to the workers' key"
 
 
-def _check_addresses(workers: list[str]) -> Iterator[tuple[str, str, str]]:
+def _check_addresses(workers: list[str]) -> Iterator[Found]:
     seen: dict[str, int] = {}
     for index, url in enumerate(workers):
-        try:
-            worker_id = parse_address(url).worker_id
-        except ValueError as error:
-            yield f"pool.workers[{index}]", str(error), "write it as http://HOST:PORT"
-            continue
+        worker_id = parse_address(url).worker_id
         if worker_id in seen:
             yield f"pool.workers[{index}]", f"is the same worker as pool.workers[{seen[worker_id]}]", "keep one"
         seen.setdefault(worker_id, index)
 
 
-def _check_ranks(tiers: Mapping[str, TierSettings]) -> Iterator[tuple[str, str, str]]:
+def _check_ranks(tiers: Mapping[str, Any]) -> Iterator[Found]:
     taken: dict[int, str] = {}
     for name, tier in tiers.items():
-        if tier.rank in taken:
-            yield f"tiers.{name}.rank", f"is the rank of {taken[tier.rank]!r} too", "give each tier its own"
-        taken.setdefault(tier.rank, name)
+        rank = tier.get("rank") if isinstance(tier, dict) else None
+        if not isinstance(rank, int):
+            continue
+        if rank in taken:
+            yield f"tiers.{name}.rank", f"is the rank of {taken[rank]!r} too", "give each tier its own"
+        taken.setdefault(rank, name)
 
 
-def _check_tenants(tenants: list[TenantSettings | None], tiers: set[str] | None) -> Iterator[tuple[str, str, str]]:
+def _check_tenants(tenants: list[Any], tiers: Mapping[str, Any] | None) -> Iterator[Found]:
     ids: dict[str, int] = {}
     hashes: dict[str, str] = {}
     for index, tenant in enumerate(tenants):
-        if tenant is None:
+        if not isinstance(tenant, dict):
             continue
-        if tiers is not None and tenant.tier not in tiers:
-            cure = f"use {' or '.join(sorted(tiers))}" if tiers else "add the tier"
-            yield f"tenants[{index}].tier", f"there is no tier {tenant.tier!r}", cure
-        if tenant.id in ids:
-            yield f"tenants[{index}].id", f"{tenant.id!r} is tenants[{ids[tenant.id]}] already", "name it otherwise"
-        ids.setdefault(tenant.id, index)
-        for number, key in enumerate(tenant.keys):
-            path = f"tenants[{index}].keys[{number}]"
-            if key.hash in hashes:
-                yield f"{path}.hash", f"is the key of {hashes[key.hash]} too", "make another with 'sluice keys new'"
-            hashes.setdefault(key.hash, path)
+        tier, name = tenant.get("tier"), tenant.get("id")
+        if tiers is not None and isinstance(tier, str) and tier not in tiers:
+            cure = f"use {' or '.join(str(known) for known in tiers)}" if tiers else "add the tier"
+            yield f"tenants[{index}].tier", f"there is no tier {tier!r}", cure
+        if isinstance(name, str) and name in ids:
+            yield f"tenants[{index}].id", f"{name!r} is tenants[{ids[name]}] already", "name it otherwise"
+        if isinstance(name, str):
+            ids.setdefault(name, index)
+        yield from _check_keys(f"tenants[{index}].keys", tenant.get("keys"), hashes)
 
 
-def _check_limits(limits: LimitSettings) -> Iterator[tuple[str, str, str]]:
+def _check_keys(path: str, keys: object, hashes: dict[str, str]) -> Iterator[Found]:
+    for number, key in enumerate(keys if isinstance(keys, list) else ()):
+        digest = key.get("hash") if isinstance(key, dict) else None
+        if not isinstance(digest, str):
+            continue
+        if digest in hashes:
+            yield f"{path}[{number}].hash", f"is the key of {hashes[digest]} too", "make another with 'sluice keys new'"
+        hashes.setdefault(digest, f"{path}[{number}]")
+
+
+def _check_limits(limits: LimitSettings) -> Iterator[Found]:
     for low, high in (
         ("drain_delay_s", "grace_s"),
         ("body_max_bytes", "bodies_max_bytes"),
@@ -117,7 +118,7 @@ def _check_limits(limits: LimitSettings) -> Iterator[tuple[str, str, str]]:
         yield "limits.queued_requests_max", message, "each waiting request holds a connection: lower it"
 
 
-def _check_listen(listen: ListenSettings) -> Iterator[tuple[str, str, str]]:
+def _check_listen(listen: ListenSettings) -> Iterator[Found]:
     if listen.port == listen.admin_port:
         yield "listen.admin_port", f"is the public port too ({listen.port})", "give each its own"
     if listen.tls is not None:

@@ -50,8 +50,6 @@ def parse_tree(text: str) -> tuple[dict[str, Any], Lines, list[SettingsFault]]:
 def validate_parts(tree: Mapping[str, Any], lines: Lines) -> tuple[dict[str, Any], list[SettingsFault]]:
     """Every fault of the tree against the schema, and those parts that are valid by themselves, so that what is wrong
     in one does not hide what is wrong between others.
-
-    Of ``tiers`` and ``tenants`` the valid items are returned although others are not (``None`` in a list's place).
     """
     try:
         settings = Settings.model_validate(tree)
@@ -66,7 +64,7 @@ def validate_parts(tree: Mapping[str, Any], lines: Lines) -> tuple[dict[str, Any
         if name not in tree:
             parts[name] = None if field.is_required() else field.get_default(call_default_factory=True)
         elif name in broken:
-            parts[name] = _valid_items(field.annotation, tree[name])
+            parts[name] = None
         else:
             parts[name] = TypeAdapter[Any](cast("Any", field.annotation)).validate_python(tree[name])
     return parts, faults
@@ -83,25 +81,6 @@ def locate(path: str, lines: Lines) -> int | None:
 
 def _has_config(annotation: Any) -> bool:  # noqa: ANN401 - any annotation
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
-
-
-def _valid_items(annotation: Any, value: Any) -> Any:  # noqa: ANN401 - a part of the tree
-    arguments = get_args(annotation)
-    kind: Any = arguments[-1] if arguments else None
-    if not _has_config(kind):
-        return None
-    if isinstance(value, dict) and get_origin(annotation) is dict:
-        return {name: item for name, raw in value.items() if (item := _valid(kind, raw)) is not None}
-    if isinstance(value, list) and get_origin(annotation) is list:
-        return [_valid(kind, raw) for raw in value]
-    return None
-
-
-def _valid(kind: type[BaseModel], raw: object) -> BaseModel | None:
-    try:
-        return kind.model_validate(raw)
-    except ValidationError:
-        return None
 
 
 def _note_lines(node: yaml.Node, path: str, lines: Lines, faults: list[SettingsFault]) -> None:

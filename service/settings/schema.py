@@ -6,6 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from service.workers.addresses import parse_address
+
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Pause = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
@@ -38,11 +40,16 @@ class TlsSettings(Part):
     key: Name
 
 
+def _check_url(url: str) -> str:
+    parse_address(url)
+    return url
+
+
 class PoolSettings(Part):
     """The workers of one model and how they are found."""
 
     discovery: Literal["static", "dns"]
-    workers: list[Name] | None = None
+    workers: list[Annotated[Name, AfterValidator(_check_url)]] | None = None
     name: Name | None = None
     port: Port | None = None
     tls: bool = False
@@ -60,7 +67,7 @@ class HealthSettings(Part):
     health_interval_s: Seconds = 5.0
     models_interval_s: Seconds = 30.0
     read_timeout_s: Seconds = 2.0
-    stall_after_s: Seconds = 10.0
+    stall_after_s: Seconds = 9.0
     blind_stall_after_s: Seconds = 90.0
     failures_to_eject: Count = 3
     recovery_probes: Count = 2
@@ -192,6 +199,5 @@ NOT_YET = {
     "credits": "SLA credits are not computed by this version",
     "ledger": "no SLA ledger is written by this version",
     "trusted_proxies": "forwarded addresses are not read by this version",
-    "weight": "tenants are not weighted by this version",
 }
 """Settings of the documented shape that have no effect here: refused rather than ignored."""

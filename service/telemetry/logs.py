@@ -44,7 +44,7 @@ class JsonFormatter(logging.Formatter):
         return _KEY.sub("sk-***", json.dumps(line, default=str, ensure_ascii=False))
 
 
-class _BoundedHandler(QueueHandler):
+class _BoundedLines(QueueHandler):
     """Drops lines when the writer does not keep up, and says how many when it does again."""
 
     def __init__(self, lines: "queue.Queue[logging.LogRecord]") -> None:
@@ -73,7 +73,7 @@ def set_level(level: str) -> None:
 def run_logs(level: str, out: TextIO | None = None) -> Iterator[None]:
     """Write logs while the block runs, and all that is queued before it ends."""
     lines: queue.Queue[logging.LogRecord] = queue.Queue(_QUEUED_LINES_MAX)
-    handler = _BoundedHandler(lines)
+    handler = _BoundedLines(lines)
     formatter = JsonFormatter()
     handler.setFormatter(formatter)
     writer = logging.StreamHandler(out or sys.stderr)

@@ -21,7 +21,8 @@ _READING = 1
 
 
 class ReplySink(Protocol):
-    """Receives one answer. Called from the socket's callback: must not block and must not raise."""
+    """Receives one answer. Called from the socket's callback: must not block; only ``on_head`` and ``on_body`` may
+    raise, which comes back as ``on_fault``."""
 
     def on_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Status and headers (names in lower case)."""
@@ -40,34 +41,36 @@ class ReplySink(Protocol):
         """The answer cannot be completed."""
         ...
 
+    def on_fault(self, error: BaseException) -> None:
+        """Our own code failed while it took the answer in; nothing more comes."""
+        ...
+
 
 class ConnectionHome(Protocol):
-    """Where a connection belongs: counts it and takes it back."""
+    """Where a connection belongs."""
 
     reads: int
     """Grows with every read of an answer."""
-
-    def opened(self, connection: "WorkerConnection") -> None:
-        """The socket is open."""
-        ...
 
     def freed(self, connection: "WorkerConnection") -> None:
         """An answer is complete and the connection may be used again."""
         ...
 
     def closed(self, connection: "WorkerConnection") -> None:
-        """The socket is gone; said once for each that was opened."""
+        """The socket is gone."""
         ...
 
 
 class WorkerConnection(asyncio.Protocol):
     """Carries one exchange at a time.
 
-    Exactly one of ``sink.on_end`` and ``sink.on_failure`` ends an exchange, unless it was aborted.
+    Exactly one of ``sink.on_end``, ``sink.on_failure`` and ``sink.on_fault`` ends an exchange, unless it was aborted.
     """
 
     __slots__ = (
+        "_answered",
         "_framed",
+        "_halted",
         "_head_bytes",
         "_headers",
         "_home",
@@ -87,6 +90,8 @@ class WorkerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._sink: ReplySink | None = None
+        self._answered: ReplySink | None = None  # its answer is complete, and it has not heard so yet
+        self._halted = False
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
         self._framed = False
@@ -120,22 +125,24 @@ class WorkerConnection(asyncio.Protocol):
 
     @property
     def untouched(self) -> bool:
-        """Nothing of the present answer has come."""
-        return self._phase == _UNANSWERED
+        """Not a byte of the present answer has come."""
+        return self._phase == _UNANSWERED and self._head_bytes == 0
 
     def abort(self) -> None:
         """Close at once without telling the sink; the worker sees its client leave."""
-        self._sink = None
+        self._sink = self._answered = None
         if self._transport is not None:
             self._transport.abort()
 
     def pause(self) -> None:
         """Stop reading: the worker's own send buffer fills, then it waits."""
         if self._transport is not None and not self._transport.is_closing():
+            self._halted = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Read again."""
+        self._halted = False
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -144,7 +151,6 @@ class WorkerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is open."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by shape, not by class
-        self._home.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone; an answer framed by its end is complete, any other is broken."""
@@ -164,15 +170,41 @@ class WorkerConnection(asyncio.Protocol):
             self.abort()
             return
         self._home.reads += 1
+        if self._phase == _UNANSWERED:
+            if self._head_bytes + len(data) > _HEAD_MAX_BYTES and self._head_too_large(data):
+                self._fail(FailureCause.FAULTY)
+                return
+            self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._fail(FailureCause.FAULTY)
+        except httptools.HttpParserCallbackError as error:
+            self._fault(error.__context__ or error)
             return
-        if self._phase == _UNANSWERED and self._sink is not None:
-            self._head_bytes += len(data)
-            if self._head_bytes > _HEAD_MAX_BYTES:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            if self._answered is None:
                 self._fail(FailureCause.FAULTY)
+                return
+            self._keep_alive = False  # the answer is whole, and what follows it is not HTTP
+        if self._answered is not None:
+            self._finish()
+
+    def _head_too_large(self, data: bytes) -> bool:
+        """A read may hold a small head and the beginning of a large body."""
+        end = data.find(b"\r\n\r\n")
+        return end < 0 or self._head_bytes + end > _HEAD_MAX_BYTES
+
+    def _finish(self) -> None:
+        """The answer is complete and all that was read is parsed: the connection is free before the sink hears of
+        it, so that the sink may use it again; unless more came than was asked for, which belongs to nobody."""
+        sink, self._answered = self._answered, None
+        if self._halted:
+            self.resume()
+        if self._keep_alive and self._framed:
+            self._home.freed(self)
+        elif self._transport is not None:
+            self._transport.abort()
+        if sink is not None:
+            sink.on_end()
 
     def _fail(self, cause: FailureCause) -> None:
         sink = self._sink
@@ -180,12 +212,20 @@ class WorkerConnection(asyncio.Protocol):
         if sink is not None:
             sink.on_failure(cause)
 
+    def _fault(self, error: BaseException) -> None:
+        sink = self._sink or self._answered
+        self.abort()
+        if sink is not None:
+            sink.on_fault(error)
+
     # ---------------------------------------------------------------- httptools callbacks
 
     def on_message_begin(self) -> None:
         """A status line begins."""
         self._headers = []
         self._framed = False
+        if self._answered is not None:  # a second answer, which nobody asked for
+            self._keep_alive = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
@@ -197,15 +237,15 @@ class WorkerConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """Head complete; interim answers (1xx) are not answers."""
         status = self._parser.get_status_code()
-        if status < 200:
+        sink = self._sink
+        if status < 200 or sink is None:
             return
         self._phase = _READING
         self._head_bytes = 0
         self._keep_alive = self._parser.should_keep_alive()
         if status in (204, 304):
             self._framed = True
-        if self._sink is not None:
-            self._sink.on_head(status, self._headers)
+        sink.on_head(status, self._headers)
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body, without its framing."""
@@ -213,16 +253,9 @@ class WorkerConnection(asyncio.Protocol):
             self._take_body(data)
 
     def on_message_complete(self) -> None:
-        """Body complete: the connection is free before the sink hears of it, so that the sink may use it again."""
-        if self._phase != _READING:
+        """Body complete; the sink hears of it once the parser is done with what was read."""
+        if self._phase != _READING or self._sink is None:
             return
-        sink, self._sink = self._sink, None
+        self._answered, self._sink = self._sink, None
         self._take_body = _ignore
         self.answered_once = True
-        if sink is None:
-            return
-        if self._keep_alive and self._framed:
-            self._home.freed(self)
-        elif self._transport is not None:
-            self._transport.abort()
-        sink.on_end()

@@ -10,6 +10,9 @@ from pathlib import Path
 LINES_MAX = 300
 CATCH_ALLS_MAX = 3
 CORE = ("service/domain", "service/flow", "service/slo")
+SCRIPT_FOLDERS = frozenset({"service/launch/engine_side"})
+"""Not packages: scripts that the engine's own Python runs by path, where ``service`` cannot be imported."""
+
 BANNED_MODULES = frozenset({"utils", "common", "helpers", "types"})
 BANNED_WORDS = frozenset({"Manager", "Handler", "Helper", "Util", "Utils", "Service", "Processor"})
 
@@ -123,13 +126,15 @@ def check_docstrings(root: Path) -> list[str]:
 
 
 def check_packages(root: Path) -> list[str]:
-    """Each directory with modules is a package, so that it has a place for its docstring."""
-    folders = {path.parent for _, path in list_modules(root, "service", "loadtests", "tests")}
-    return [
-        f"{folder.relative_to(root).as_posix()}: no __init__.py"
-        for folder in sorted(folders)
-        if not (folder / "__init__.py").exists()
-    ]
+    """Each directory with modules is a package, so that it has a place for its docstring; one of scripts is none."""
+    faults = []
+    for folder in sorted({path.parent for _, path in list_modules(root, "service", "loadtests", "tests")}):
+        name, is_package = folder.relative_to(root).as_posix(), (folder / "__init__.py").exists()
+        if name in SCRIPT_FOLDERS and is_package:
+            faults.append(f"{name}: a package, though its scripts are run by another Python")
+        if name not in SCRIPT_FOLDERS and not is_package:
+            faults.append(f"{name}: no __init__.py")
+    return faults
 
 
 def check_loose_ends(root: Path) -> list[str]:

@@ -49,6 +49,9 @@ PLANTED = [
     (checks.check_docstrings, "service/bare.py", '"""A."""\ndef act():\n    pass\n'),
     (checks.check_docstrings, "service/bare.py", '"""A."""\nclass Act:\n    pass\n'),
     (checks.check_packages, "service/cellar/wine.py", '"""Wine."""\n'),
+    (checks.check_packages, "service/launch/engine_side/deeper/run.py", '"""Run."""\n'),
+    (checks.check_packages, "service/launch/engine_side/__init__.py", '"""Scripts."""\n'),
+    (checks.check_packages, "loadtests/engine_side/run.py", '"""Run."""\n'),
     (checks.check_loose_ends, "notes.md", f"{LATER}: later\n"),
     (checks.check_machine_traces, "notes.md", f"see {HOME}\n"),
     (checks.check_machine_traces, "deploy/pip.conf", f"{INDEX}\n"),
@@ -72,6 +75,17 @@ def test_a_planted_fault_is_found(tree, check, name, text):
 def test_three_catch_alls_are_allowed_and_narrow_ones_are_not_counted(tree):
     write(tree, "service/all.py", '"""All."""\n' + SWALLOW.format("Exception") * 3 + SWALLOW.format("OSError") * 9)
     assert checks.check_catch_alls(tree) == []
+
+
+def test_scripts_of_the_engine_are_no_package(tree):
+    write(tree, "service/launch/__init__.py", '"""A room."""\n')
+    write(tree, "service/launch/engine_side/run.py", '"""Run."""\n')
+    assert checks.check_packages(tree) == []
+
+
+def test_folders_of_scripts_exist():
+    for name in checks.SCRIPT_FOLDERS:
+        assert list((ROOT / name).glob("*.py"))
 
 
 def test_every_check_has_a_planted_fault():

@@ -33,6 +33,11 @@ class EngineProcess:
     log: Path
     started_in_s: float
 
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.url.rpartition(":")[2])
+
     def read_resident_bytes(self) -> int:
         """Sum the resident memory of the server and the processes it spawned."""
         return sum(_read_resident_bytes(pid) for pid in _list_family(self.pid))

@@ -66,7 +66,7 @@ class Traveller:
     def on_refuse(self, outcome: Outcome, retry_after_s: float | None) -> None:
         self.end()
 
-    def on_revoke(self) -> None:
+    def on_revoke(self, outcome) -> None:
         self.cancel()
         if self.first_token_seen:
             self.later(TICK_S, self.finish, PermitEnding.DROPPED)

@@ -1,0 +1,1 @@
+"""Unit tests of the command line; commands are called in this process, nothing is started."""

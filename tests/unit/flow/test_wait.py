@@ -1,7 +1,6 @@
 """Waiting times by Little's law, and the advice given with a refusal."""
 
 import pytest
-
 from service.flow.wait import HoldingTime, compute_retry_after_s
 
 

@@ -10,8 +10,11 @@ from loadtests.live import peer_configs
 from loadtests.live.peer_configs import Site
 from loadtests.live.peer_install import build_cache_root
 from loadtests.live.peers import parse_version
+from service.gateway.auth import hash_key
+from service.settings.schema import KeySettings
 
 SITE = Site(port=23101, admin_port=23102, worker_ports=(23100, 23103), folder=Path("/somewhere"))
+KEY = "sk-sluice-Wq7_" + "a" * 39
 
 
 def test_worker_urls():
@@ -63,10 +66,20 @@ def test_haproxy_does_not_hold_chunks_back():
 
 
 def test_sluice_config_has_the_workers_the_key_and_three_tiers():
-    config = yaml.safe_load(peer_configs.build_sluice_config(SITE, key="sk-x"))
+    text = peer_configs.build_sluice_config(SITE, key=KEY)
+    config = yaml.safe_load(text)
     assert config["pool"]["workers"] == SITE.worker_urls
     assert sorted(config["tiers"]) == ["default", "flex", "priority"]
-    assert config["tenants"][0]["keys"] == ["sk-x"]
+    assert KEY not in text
+    (tenant,) = config["tenants"]
+    (key,) = tenant["keys"]
+    assert key == {"hash": f"sha256:{hash_key(KEY.encode()).hex()}", "prefix": "sk-sluice-Wq7_"}
+
+
+def test_sluice_config_knows_the_key_that_load_tools_send():
+    (tenant,) = yaml.safe_load(peer_configs.build_sluice_config(SITE))["tenants"]
+    (key,) = [KeySettings.model_validate(key) for key in tenant["keys"]]  # a key the gateway would refuse raises
+    assert bytes.fromhex(key.hash.removeprefix("sha256:")) == hash_key(peer_configs.BENCH_KEY.encode())
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class Passenger:
     def on_refuse(self, outcome, retry_after_s):
         self.log.append((self.name, "refuse", outcome))
 
-    def on_revoke(self):
+    def on_revoke(self, outcome):
         self.log.append((self.name, "revoke"))
 
 
@@ -137,3 +137,58 @@ def test_a_fault_of_the_core_does_not_jam_the_driver(stage):
         stage.driver.submit(PermitEnded("nobody", PermitEnding.SERVED))
     stage.arrive("r")
     assert stage.log == [("r", "dispatch", "a", 1)]
+
+
+class Failing(Passenger):
+    """Notes that it was ended."""
+
+    def on_fault(self):
+        self.log.append((self.name, "fault"))
+
+    def on_sweep(self, now):
+        self.log.append((self.name, "sweep"))
+
+
+def test_a_passenger_that_fails_at_a_command_ends_alone(stage, caplog):
+    failing = Failing(stage.log, "bad")
+    failing.on_dispatch = lambda *_: 1 / 0
+    stage.arrive("good")
+    stage.driver.board("bad", failing)
+    stage.driver.submit(RequestArrived(build_request("bad")))
+    stage.arrive("next")
+    stage.log.clear()
+    stage.driver.submit(PermitEnded("good", PermitEnding.SERVED))
+    assert stage.log == [("bad", "fault")]
+    assert "ZeroDivisionError" in caplog.text
+    stage.driver.submit(PermitEnded("bad", PermitEnding.IGNORED))
+    assert stage.log[1:] == [("next", "dispatch", "a", 1)]
+
+
+def test_a_sweep_reaches_those_behind_one_that_fails(stage, caplog):
+    bad, good = Failing(stage.log, "bad"), Failing(stage.log, "good")
+    bad.on_sweep = lambda now: 1 / 0
+    bad.on_fault = lambda: 1 / 0
+    stage.driver.board("bad", bad)
+    stage.driver.board("good", good)
+    stage.driver.sweep()
+    assert stage.log == [("good", "sweep")]
+    assert caplog.text.count("Traceback") == 3  # the second was caused while the first was handled
+
+
+def test_an_observer_that_fails_takes_no_command_away(caplog):
+    class Broken:
+        def observe(self, now, event, commands):
+            raise RuntimeError("injected")
+
+    stage = Stage(FakeLoop())
+    stage.driver._observers = (Broken(),)
+    stage.arrive("r")
+    assert stage.log == [("r", "dispatch", "a", 1)]
+    assert "injected" in caplog.text
+
+
+def test_what_waits_behind_a_fault_of_the_core_still_happens(stage, caplog):
+    stage.arrive("r", on_dispatch=lambda: stage.driver.submit(PermitEnded("nobody", PermitEnding.SERVED)))
+    assert "InvariantError" in caplog.text
+    stage.driver.submit(PermitEnded("r", PermitEnding.SERVED))
+    assert stage.driver.stats().in_flight == 0

@@ -1,3 +1,5 @@
+"""Addresses of workers: what is read from a URL, and what is said of a wrong one."""
+
 import pytest
 
 from service.workers.addresses import WorkerAddress, parse_address

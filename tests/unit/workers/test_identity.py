@@ -1,3 +1,5 @@
+"""Whether a worker is still the same process, and what its list of models says."""
+
 import json
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""Lengths of waits, waiting with a bound, and work whose faults are reported and survived."""
+
 import asyncio
 import random
 

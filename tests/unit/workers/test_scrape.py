@@ -1,3 +1,5 @@
+"""What is read from a metrics page: two of a real worker, and pages that are damaged or strange."""
+
 from pathlib import Path
 
 import pytest

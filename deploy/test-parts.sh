@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Installs the programs that tests need beside Python: Node.js with npm (SDK tests), nginx (a peer of the bench).
+# As root on Debian with apt-get; elsewhere it says what is missing. With CI=true a missing part is a failure.
+set -euo pipefail
+
+mkdir -p var
+declare -A packages=([node]=nodejs [npm]=npm [nginx]=nginx-light)
+missing=()
+for program in "${!packages[@]}"; do
+  command -v "$program" >/dev/null || [ -x "/usr/sbin/$program" ] || missing+=("$program")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+names=()
+for program in "${missing[@]}"; do names+=("${packages[$program]}"); done
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+  echo "installing ${names[*]}"
+  if apt-get update -qq >var/apt.log 2>&1 &&
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${names[@]}" >>var/apt.log 2>&1; then
+    exit 0
+  fi
+  tail -5 var/apt.log >&2
+fi
+echo "missing: ${missing[*]} (on Debian: apt-get install ${names[*]}); tests that need them are left out" >&2
+if [ "${CI:-}" = true ]; then exit 1; fi

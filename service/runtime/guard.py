@@ -1,0 +1,31 @@
+"""Keeps a fault of our own code inside the request that has it: the only place of this room that catches everything."""
+
+import logging
+from collections.abc import Callable
+from typing import ParamSpec, Protocol
+
+P = ParamSpec("P")
+_log = logging.getLogger("sluice.fault")
+
+
+class Victim(Protocol):
+    """Whom a fault ends."""
+
+    def on_fault(self) -> None:
+        """Our own code failed it: end, whatever the state."""
+        ...
+
+
+def guard(victim: Victim | None, what: str, step: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Call ``step``; its fault is logged once, with its traceback, and ends ``victim`` and nobody else."""
+    try:
+        step(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - around one request: a fault of ours ends this one and no other
+        contain(victim, what, error)
+
+
+def contain(victim: Victim | None, what: str, error: BaseException) -> None:
+    """What :func:`guard` does with a fault that was caught elsewhere."""
+    _log.error("%s failed", what, exc_info=error)
+    if victim is not None:
+        guard(None, "ending what had failed", victim.on_fault)

@@ -1,0 +1,116 @@
+"""D17: a gateway that is told to go loses nothing, and what must be cut hears so."""
+
+import asyncio
+import contextlib
+import signal
+import time
+
+import httpx
+import pytest
+
+from tests.support.service_process import KEY, Process, read_stream, request_body, run_gateway, run_worker
+
+pytestmark = pytest.mark.integration
+HEADERS = {"authorization": f"Bearer {KEY}"}
+
+
+async def stream(client: httpx.AsyncClient, gateway: Process, tokens: int) -> str:
+    answer = await client.post(
+        f"{gateway.url}/v1/chat/completions", json=request_body(tokens), headers=HEADERS, timeout=60
+    )
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+async def wait_for_streams(gateway: Process, count: int) -> None:
+    for _ in range(100):
+        state = await asyncio.to_thread(gateway.admin, "GET", "/admin/v1/drain")
+        if state.json()["under_way"] >= count:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("the streams did not start")
+
+
+async def test_streams_finish_and_new_requests_are_served_while_leaving(tmp_path):
+    limits = {"requests_per_worker": 64, "drain_delay_s": 2.0, "grace_s": 25.0}
+    with (
+        run_worker(tmp_path) as one,
+        run_worker(tmp_path) as two,
+        run_gateway(tmp_path, [one, two], limits=limits) as gateway,
+    ):
+        async with httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_connections=None)) as client:
+            long = [asyncio.ensure_future(stream(client, gateway, 800)) for _ in range(20)]
+            await wait_for_streams(gateway, 20)
+            gateway.signal(signal.SIGTERM)
+            began_at = time.monotonic()
+            while (await client.get(f"{gateway.url}/readyz")).status_code != 503:
+                assert time.monotonic() - began_at < 1.0, "readiness must fall within a second"
+            served = 0
+            while time.monotonic() - began_at < 1.5:  # a balancer that has not heard yet opens fresh connections
+                async with httpx.AsyncClient(trust_env=False) as fresh:
+                    text = await stream(fresh, gateway, 2)
+                    assert text.endswith("data: [DONE]\n\n")
+                    served += 1
+            assert served > 0
+            texts = await asyncio.gather(*long)
+        assert all(text.endswith("data: [DONE]\n\n") and '"error"' not in text for text in texts)
+        assert all(read_stream(text)[-1]["choices"][0]["finish_reason"] == "length" for text in texts)
+        assert await asyncio.to_thread(gateway.process.wait, 20) == 0
+        assert time.monotonic() - began_at < 25.0
+        with pytest.raises(OSError):  # noqa: PT011 - refused, whatever the loop calls it
+            await asyncio.open_connection("127.0.0.1", gateway.port)
+
+
+async def test_what_outlives_the_grace_gets_an_error_event(tmp_path):
+    limits = {"requests_per_worker": 64, "drain_delay_s": 0.0, "grace_s": 0.7}
+    with run_worker(tmp_path) as worker, run_gateway(tmp_path, [worker], limits=limits) as gateway:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            long = asyncio.ensure_future(stream(client, gateway, 5000))
+            await wait_for_streams(gateway, 1)
+            gateway.signal(signal.SIGTERM)
+            text = await long
+        events = read_stream(text)
+        assert events[-1]["error"]["code"] == "draining"
+        assert text.endswith("data: [DONE]\n\n")
+        assert await asyncio.to_thread(gateway.process.wait, 10) == 0
+
+
+async def test_a_second_signal_does_not_wait(tmp_path):
+    limits = {"requests_per_worker": 64, "drain_delay_s": 30.0, "grace_s": 60.0}
+    with run_worker(tmp_path) as worker, run_gateway(tmp_path, [worker], limits=limits) as gateway:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            long = asyncio.ensure_future(stream(client, gateway, 5000))
+            await wait_for_streams(gateway, 1)
+            gateway.signal(signal.SIGTERM)
+            while (await client.get(f"{gateway.url}/readyz")).status_code != 503:
+                assert gateway.process.poll() is None
+            gateway.signal(signal.SIGINT)
+            assert read_stream(await long)[-1]["error"]["code"] == "draining"
+        assert await asyncio.to_thread(gateway.process.wait, 5) == 0
+
+
+async def test_a_drained_worker_keeps_its_streams_and_gets_no_new_work(tmp_path):
+    with (
+        run_worker(tmp_path) as one,
+        run_worker(tmp_path) as two,
+        run_gateway(tmp_path, [one, two]) as gateway,
+    ):
+        async with httpx.AsyncClient(trust_env=False) as client:
+            long = [asyncio.ensure_future(stream(client, gateway, 600)) for _ in range(8)]
+            await wait_for_streams(gateway, 8)
+            worker_id = f"127.0.0.1:{one.port}"
+            held = {one["id"]: one for one in gateway.admin("GET", "/admin/v1/workers").json()["workers"]}
+            assert held[worker_id]["in_flight_requests"] > 0
+            assert gateway.admin("POST", f"/admin/v1/workers/{worker_id}/drain").json()["draining"] is True
+            used = set()
+            for _ in range(6):
+                answer = await client.post(
+                    f"{gateway.url}/v1/chat/completions", json=request_body(2, stream=False), headers=HEADERS
+                )
+                used.add(answer.headers["x-sluice-worker"])
+            assert used == {held[f"127.0.0.1:{two.port}"]["opaque"]}
+            assert all('"error"' not in text for text in await asyncio.gather(*long))
+            assert gateway.admin("POST", f"/admin/v1/workers/{worker_id}/undrain").json()["draining"] is False
+            with contextlib.suppress(KeyError):
+                now = {one["id"]: one for one in gateway.admin("GET", "/admin/v1/workers").json()["workers"]}
+                assert now[worker_id]["draining"] is False

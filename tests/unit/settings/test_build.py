@@ -1,0 +1,110 @@
+"""A valid configuration becomes the configs of the rooms, value by value."""
+
+import dataclasses
+
+import pytest
+import yaml
+
+from service.settings.build import build_plan, load_settings, profile_permits
+from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes
+from tests.unit.settings.test_load import GOOD, HASH
+
+
+def plan_of(environment: dict[str, str] | None = None, **more: object):
+    settings = load_settings(yaml.safe_dump({**GOOD, **more}), environment or {})
+    return build_plan(settings, environment or {}, b"salt")
+
+
+def test_every_setting_reaches_its_room():
+    plan = plan_of(
+        {"WORKER_KEY": "secret"},
+        pool={
+            "discovery": "static", "workers": ["http://10.0.0.1:8000", "https://w:443"], "api_key_env": "WORKER_KEY",
+            "keep_alive_s": 3.0, "idle_max": 5,
+        },
+        tiers={
+            "priority": {"rank": 0, "availability": 0.999, "ttft": {4096: 1.0, 8192: 2}, "tpot_s": 0.02,
+                         "attainment": 0.9},
+            "flex": {"rank": 2, "best_effort": True, "queue_ttl_s": 600},
+        },
+        tenants=[
+            {"id": "acme", "tier": "priority", "suspended": True, "models": ["m"],
+             "keys": [{"hash": HASH, "prefix": "sk-sluice-abcd"}]},
+            {"id": "keyless", "tier": "flex"},
+        ],
+        limits={"requests_per_worker": 3, "first_token_s": 77.0, "body_max_bytes": 4096, "retry": {"attempts_max": 4},
+                "breaker": {"open_s": 2.0}, "queue_ttl_s": 9.0},
+        health={"stall_after_s": 4.0, "read_timeout_s": 5.0, "interval_s": 2.0},
+        cors_origins=["https://app.example.com", "*"],
+    )  # fmt: skip
+    assert plan.flow.requests_per_worker == 3
+    assert plan.flow.retry.attempts_max == 4
+    assert plan.flow.breaker.open_s == 2.0
+    assert plan.relay.first_token_s == 77.0
+    assert plan.edge.body_max_bytes == 4096
+    assert (plan.pool.keep_alive_s, plan.pool.idle_max) == (3.0, 5)
+    assert plan.monitor.health.required_model == "m"
+    assert plan.monitor.health.stall_after_s == 4.0
+    assert plan.monitor.interval_s == 2.0
+    assert (plan.monitor.probe.read_timeout_s, plan.monitor.probe.total_timeout_s) == (5.0, 6.0)
+    assert plan.monitor.probe.api_key == "secret"
+    assert plan.corridor.worker_key == b"secret"
+    assert plan.corridor.queue_ttl_s == 9.0
+    assert plan.corridor.tiers["priority"].ttft_targets_s == ((4096, 1.0), (8192, 2.0))
+    assert plan.corridor.tiers["flex"].best_effort
+    assert plan.corridor.tiers["flex"].queue_ttl_s == 600
+    assert [address.base_url for address in plan.workers] == ["http://10.0.0.1:8000", "https://w:443"]
+    assert plan.dns is None
+    ((digest, tenant),) = plan.keys
+    assert digest == bytes.fromhex("ab" * 32)
+    assert tenant.suspended
+    assert tenant.models == {"m"}
+    assert plan.cors.origins == {b"https://app.example.com", b"*"}
+
+
+def test_dns():
+    plan = plan_of(pool={"discovery": "dns", "name": "workers", "port": 8000, "tls": True, "profile": "cpu-small"})
+    assert plan.dns is not None
+    assert (plan.dns.name, plan.dns.port, plan.dns.tls) == ("workers", 8000, True)
+    assert plan.workers == ()
+
+
+def test_a_profile_gives_the_permits_unless_they_are_set():
+    assert plan_of().flow.requests_per_worker == 256
+    assert plan_of(limits={"requests_per_worker": 8}).flow.requests_per_worker == 8
+    assert profile_permits("cpu-small") == 16
+    assert profile_permits("other") is None
+
+
+def test_defaults_of_the_file_are_the_defaults_of_the_rooms():
+    plan = plan_of()
+    for config in (plan.relay, plan.edge, plan.pool, plan.flow.retry, plan.flow.breaker):
+        assert config == type(config)()
+    assert plan.monitor.health == dataclasses.replace(type(plan.monitor.health)(), required_model="m")
+    assert plan.flow == dataclasses.replace(type(plan.flow)(), requests_per_worker=256)
+
+
+@pytest.mark.parametrize(
+    ("more", "waiting"),
+    [
+        ({"tenants": []}, []),
+        ({"limits": {"queue_ttl_s": 5.0, "breaker": {"open_s": 2.0}}}, []),
+        ({"tiers": {**GOOD["tiers"], "new": {"rank": 4, "best_effort": True}}}, []),
+        ({"pool": {**GOOD["pool"], "workers": ["http://a:1"]}}, []),
+        ({"model": "other"}, ["model"]),
+        ({"limits": {"keep_alive_s": 5.0}}, ["limits.keep_alive_s"]),
+        ({"health": {"interval_s": 2.0}}, ["health.interval_s"]),
+        ({"listen": {"port": 9}}, ["listen.port"]),
+    ],
+)  # fmt: skip
+def test_what_waits_for_a_restart(more, waiting):
+    assert find_waiting_changes(plan_of().settings, plan_of(**more).settings) == waiting
+
+
+def test_what_operators_see_has_no_hash():
+    settings = plan_of().settings
+    assert HASH not in str(describe_settings(settings))
+    assert describe_settings(settings)["tenants"][0]["keys"] == [{"prefix": "sk-sluice-abcd"}]
+    assert describe_tenants(settings) == [
+        {"id": "acme", "tier": "flex", "suspended": False, "models": [], "key_prefixes": ["sk-sluice-abcd"]}
+    ]
