@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 
+from service.domain.command import Grounds
 from service.domain.estimate import Estimate
 from service.domain.outcome import Outcome
 from service.domain.request import Request
@@ -107,3 +108,12 @@ def _within_contract(state: FlowState, request: Request, work_s: float, now: flo
     if bucket is None:
         bucket = state.buckets[request.tenant_id] = ContractBucket(allowance.burst, now)
     return bucket.take(allowance, work_s, now)
+
+
+def build_grounds(state: FlowState, entry: Waiting, wait_s: float | None) -> Grounds:
+    """What is known of ``entry`` now, for the record."""
+    estimate = entry.estimate
+    return Grounds(
+        entry.band, estimate.prompt_tokens, estimate.output_tokens, entry.due_at, entry.give_up_at,
+        state.room.size, state.ledger.permits, wait_s,
+    )  # fmt: skip

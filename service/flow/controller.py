@@ -3,7 +3,7 @@
 import heapq
 from typing import assert_never
 
-from service.domain.command import Command, Enqueue, Refuse, Revoke
+from service.domain.command import Command, Enqueue, Grounds, Refuse, Revoke
 from service.domain.errors import InvariantError
 from service.domain.event import (
     AttemptFailed,
@@ -24,7 +24,7 @@ from service.domain.event import (
 from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
 from service.domain.units import RequestId
-from service.flow.admission import assess, find_refusal, foresee_wait_s
+from service.flow.admission import assess, build_grounds, find_refusal, foresee_wait_s
 from service.flow.advice import compute_retry_after_s
 from service.flow.balance import Chance
 from service.flow.band import is_guaranteed
@@ -152,10 +152,11 @@ class FlowController:
         if outcome is not None:
             self._turn_away(entry, outcome, now)
             return
+        wait_s = foresee_wait_s(state, entry, now)
         state.room.add(entry)
-        self._out.append(Enqueue(request.request_id, state.room.size))
+        self._out.append(Enqueue(request.request_id, state.room.size, build_grounds(state, entry, wait_s)))
         if is_guaranteed(entry.band):
-            self._out += revoke_for(state, entry, foresee_wait_s(state, entry, now), self._waste, now)
+            self._out += revoke_for(state, entry, wait_s, self._waste, now)
 
     def _is_dearest(self, entry: Waiting) -> bool:
         """Whether nobody waits in a band as dear as this one: then what is free is its own to take."""
@@ -206,7 +207,9 @@ class FlowController:
             state.tpot_s = tpot_s if state.tpot_s is None else state.tpot_s + _TPOT_WEIGHT * (tpot_s - state.tpot_s)
             if worker.load is None:  # no word from the worker itself: its answers must do
                 worker.pace.observe(worker.decoding + 1.0, tpot_s)
-                worker.limit.observe(None, worker.decoding + 1.0, 0.0, running.entry.tpot_s, worker.pace)
+                worker.limit.observe(
+                    None, worker.decoding + 1.0, worker.decoding + 1, 0.0, running.entry.tpot_s, worker.pace
+                )
                 state.ledger.sort_out()
 
     def _attempt_failed(self, event: AttemptFailed, now: float) -> None:
@@ -276,13 +279,16 @@ class FlowController:
     def _turn_away(self, entry: Waiting, outcome: Outcome, now: float) -> None:
         if outcome is not Outcome.NO_WORKERS:
             self._state.congested_until = now + _CONGESTED_S
-        self._refuse(entry.request.request_id, outcome, self._wait_s(entry, now))
+        wait_s = self._wait_s(entry, now)
+        self._refuse(entry.request.request_id, outcome, wait_s, build_grounds(self._state, entry, wait_s))
 
-    def _refuse(self, request_id: RequestId, outcome: Outcome, wait_s: float | None) -> None:
+    def _refuse(
+        self, request_id: RequestId, outcome: Outcome, wait_s: float | None, grounds: Grounds | None = None
+    ) -> None:
         state, retry_after_s = self._state, None
         if outcome.retryable:
             retry_after_s = compute_retry_after_s(wait_s, state.config.retry_after_max_s, state.chance.random())
-        self._out.append(Refuse(request_id, outcome, retry_after_s))
+        self._out.append(Refuse(request_id, outcome, retry_after_s, grounds))
 
     def _wait_s(self, entry: Waiting, now: float) -> float | None:
         return foresee_wait_s(self._state, entry, now)

@@ -1,6 +1,6 @@
 """Decides who of those that wait goes to which worker, as late as possible: when a permit is free, not before."""
 
-from service.domain.command import Command, Dispatch
+from service.domain.command import Command, Dispatch, Grounds
 from service.domain.units import WorkerId
 from service.flow.band import is_guaranteed
 from service.flow.breaker import may_try, observe_dispatch
@@ -55,10 +55,7 @@ def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> f
     guaranteed = is_guaranteed(entry.band)
     if not guaranteed and worker.is_stale(now):
         return None
-    if worker.decoding and not (guaranteed and _is_pressing(entry, now)):
-        if worker.read_credit_s(now) < (0.0 if guaranteed else _CREDIT_KEPT_S):
-            return None
-    if not _keeps_pace(entry, worker):
+    if not _leaves_time(entry, worker, guaranteed, now) or not _keeps_pace(entry, worker):
         return None
     ttft_s = foresee_ttft_s(state, entry, worker)
     if worker.backlog_tokens:
@@ -70,6 +67,13 @@ def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> f
         if entry.due_at is not None and now + ttft_s > entry.due_at:
             return None
     return ttft_s
+
+
+def _leaves_time(entry: Waiting, worker: WorkerState, guaranteed: bool, now: float) -> bool:
+    """Whether the prompts that ``worker`` has to read leave its decoding enough time for one more."""
+    if not worker.decoding or (guaranteed and _is_pressing(entry, now)):
+        return True
+    return worker.read_credit_s(now) >= (0.0 if guaranteed else _CREDIT_KEPT_S)
 
 
 def _keeps_pace(entry: Waiting, worker: WorkerState) -> bool:
@@ -150,9 +154,14 @@ def send(state: FlowState, entry: Waiting, worker: WorkerState, ttft_s: float, n
     if entry.request.request_id in state.room:
         state.room.remove(entry.request.request_id)
         state.room.band(entry.band).charge(entry)
+    estimate = entry.estimate
+    grounds = Grounds(
+        entry.band, estimate.prompt_tokens, estimate.output_tokens, entry.due_at, entry.give_up_at,
+        state.room.size, state.ledger.permits, None, ttft_s, len(worker.held), worker.limit.limit,
+    )  # fmt: skip
     state.ledger.grant(entry, worker, entry.estimate.prompt_tokens, ttft_s, now)
     observe_dispatch(worker.breaker)
-    return Dispatch(entry.request.request_id, worker.worker_id, entry.attempt)
+    return Dispatch(entry.request.request_id, worker.worker_id, entry.attempt, grounds)
 
 
 def pump(state: FlowState, hint: WorkerState | None, now: float) -> list[Command]:

@@ -55,12 +55,19 @@ class WorkerLimit:
         return self._found
 
     def observe(
-        self, load: WorkerLoad | None, batch: float, prefilling_s: float, target_s: float | None, pace: DecodePace
+        self,
+        load: WorkerLoad | None,
+        batch: float,
+        peak: int,
+        prefilling_s: float,
+        target_s: float | None,
+        pace: DecodePace,
     ) -> None:
-        """Take in one reading: the worker's own word, the mean ``batch`` of requests that got tokens since the last
-        one, and how many seconds of prompts it still has to read, which would explain that some wait."""
+        """Take in one reading: the worker's own word, the mean ``batch`` and the ``peak`` of requests that got tokens
+        side by side since the last one, and how many seconds of prompts it still has to read, which would explain
+        that some wait."""
         if load is not None:
-            self._observe_slots(load.running_requests, load.waiting_requests, batch, prefilling_s)
+            self._observe_slots(load.running_requests, load.waiting_requests, batch, peak, prefilling_s)
         wished = float(self.limit)
         if batch >= _SATURATED * self.limit:
             wished = self.limit * _GROWTH_AFTER + 1.0 if self._found else self.limit * 2.0
@@ -74,13 +81,15 @@ class WorkerLimit:
             self._found = True
         self.limit = max(int(wished), 1)
 
-    def _observe_slots(self, running: int | None, waiting: int | None, batch: float, prefilling_s: float) -> None:
+    def _observe_slots(
+        self, running: int | None, waiting: int | None, batch: float, peak: int, prefilling_s: float
+    ) -> None:
         if running is None or waiting is None:
             return
         if waiting > 0 and running > 0 and prefilling_s < _PREFILLING_S:
             self._streak += 1
             self._quiet = 0
-            self._seen = max(self._seen, running, round(batch))
+            self._seen = max(self._seen, running, peak)
             if self._streak >= _STREAK:
                 self.slots = self._seen
             return

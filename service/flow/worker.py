@@ -45,6 +45,7 @@ class WorkerState:
     prefill_credit_s: float = _CREDIT_MAX_S
     _credit_at: float = 0.0
     _was_prefilling: bool = False
+    _peak: int = 0
     _area: float = 0.0
     _area_at: float | None = None
 
@@ -82,6 +83,8 @@ class WorkerState:
             self._area += self.decoding * (now - self._area_at)
         self._area_at = now
         self.decoding += change
+        if self.decoding > self._peak:
+            self._peak = self.decoding
 
     def observe_load(self, load: WorkerLoad, loosest_s: float | None, now: float) -> None:
         """Take in a reading: what was generated since the last one, and by how many at once, gives the pace.
@@ -94,6 +97,7 @@ class WorkerState:
         before, self.load = self.load, load
         self.count_decoding(0, now)
         area, self._area = self._area, 0.0
+        peak, self._peak = self._peak, self.decoding
         prefilled_s = self.prefilled_tokens * self.prefill.per_kilotoken_s * 1e-3
         self.prefilled_tokens = 0
         prefilling = self.prefilling_s > _LONG_PREFILL_S
@@ -113,7 +117,7 @@ class WorkerState:
         self._share_prefill(target_s)
         if target_s is not None:
             target_s *= 1.0 - min(self.prefill_ratio, 0.8)  # what prompts take, decoding cannot have
-        self.limit.observe(load, batch, self.prefilling_s, target_s, self.read_pace())
+        self.limit.observe(load, batch, peak, self.prefilling_s, target_s, self.read_pace())
 
     def _share_prefill(self, target_s: float | None) -> None:
         """How much of the time prompts may take, so that a token of those decoding now still comes in time: a step's
