@@ -59,7 +59,7 @@ EVENTS = [
     Woken(),
     Reconfigured(FlowConfig(retry_after_max_s=2 / 3)),
 ]
-COMMANDS = [Enqueue("r", 3), Dispatch("r", "a", 2), Revoke("r"), *[Refuse("r", o, 0.1 * 3) for o in Outcome]]
+COMMANDS = [Enqueue("r", 3), Dispatch("r", "a", 2), Revoke("r", Outcome.STREAM_BROKEN), *[Refuse("r", o, 0.1 * 3) for o in Outcome]]
 WOKEN = (1.0, Woken(), [])
 
 
