@@ -19,13 +19,16 @@ def build_request(
     prompt_bytes: int = 320,
     max_output_tokens: int | None = None,
     pinned_to: str | None = None,
+    tenant: str = "tenant",
+    tier: str = "standard",
+    rank: int = 1,
 ) -> Request:
     """A request that may wait ``ttl_s``; by default 100 tokens of prompt."""
     return Request(
         RequestId(name),
-        TenantId("tenant"),
-        TierName("standard"),
-        1,
+        TenantId(tenant),
+        TierName(tier),
+        rank,
         prompt_bytes,
         max_output_tokens,
         True,
