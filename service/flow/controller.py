@@ -210,6 +210,8 @@ class FlowController:
         if running.revoked and event.cause is FailureCause.REVOKED and worker.healthy:
             # taken back for somebody dearer: it waits again, for any worker
             self._wait_again(entry, entry.attempt, entry.failed_on, revoked, now)
+            self._pump(None, now)
+            return
         elif self._may_retry(entry, failed_on, event.cause, now):
             self._wait_again(entry, entry.attempt + 1, failed_on, revoked, now)
         else:

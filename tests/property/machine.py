@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar
 
 from hypothesis import strategies as st
@@ -296,6 +297,23 @@ class FlowMachine(RuleBasedStateMachine):
     @rule(config=CONFIGS)
     def reconfigure(self, config):
         self.happen(Reconfigured(config))
+
+    @precondition(lambda self: self.referee.waiting)
+    @rule()
+    def grant_more(self):
+        self.happen(Reconfigured(replace(self.referee.config, requests_per_worker=1024)))
+
+    @rule(told=st.booleans())
+    def busy_for_a_second(self, told):
+        """Many get tokens side by side, and the workers say so, or say nothing of it."""
+        self.happen(Reconfigured(replace(ROOMY, requests_per_worker=1024)))
+        self.arrive_many(times=6, kind=("tenant", "standard", 1), prompt_bytes=32)
+        for case in [case for case in self.referee.running if not case.first_token_seen]:
+            self.happen(FirstTokenSeen(case.request.request_id))
+        for length_s, running in ((0.0, 8), (1.0, 8 if told else None)):
+            self.pass_time(length_s, late=False)
+            for worker_id in list(self.referee.stations):
+                self.see_load(worker_id, age_s=0.0, running=running, waiting=0, made=None)
 
     @precondition(lambda self: len(self.history) > 40)
     @rule()

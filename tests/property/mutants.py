@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from service.domain.command import Dispatch, Refuse, Revoke
+from service.domain.command import Dispatch, Refuse
 from service.domain.event import (
     AttemptFailed,
     DrainBegan,
@@ -11,6 +11,7 @@ from service.domain.event import (
     PermitEnded,
     RequestArrived,
     WorkerDrainChanged,
+    WorkerHealthChanged,
     WorkerLeft,
     WorkerLoadSeen,
 )
@@ -237,7 +238,8 @@ class KeepsTheSickBusy(FlowController):
     """Nothing is taken back from a worker that got sick."""
 
     def handle(self, event, now):
-        return [command for command in super().handle(event, now) if not isinstance(command, Revoke)]
+        out = super().handle(event, now)
+        return [] if isinstance(event, WorkerHealthChanged) and not event.healthy else out
 
 
 class RevokesTwice(FlowController):
@@ -281,6 +283,7 @@ class IgnoresGrowth(FlowController):
     def handle(self, event, now):
         if isinstance(event, Reconfigured):
             self._state.config = event.config
+            self._sort_out()
             return []
         return super().handle(event, now)
 
@@ -327,19 +330,6 @@ class PutsExcessFirst(Policy):
     """I6: the floor is not earned."""
 
     rules = ((dispatch, "choose_floor", floor_for_everybody),)
-
-
-class FloorInSpiteOfTheOperator(Policy):
-    """I6: a brownout does not suspend the floor."""
-
-    def handle(self, event, now):
-        config = self._state.config
-        if config.shedding.brownout_forced >= 2 and not isinstance(event, RequestArrived | Reconfigured):
-            self._state.config = replace(config, shedding=replace(config.shedding, brownout_forced=0))
-        out = super().handle(event, now)
-        if not isinstance(event, Reconfigured):
-            self._state.config = config
-        return out
 
 
 class CheapestFirst(Policy):
@@ -477,7 +467,7 @@ class CountsDecodingTwice(FlowController):
 MUTANTS: dict[type[FlowController], str] = {
     ForgetsRelease: "permits on . and books differ",
     SendsToTheSick: "sick, draining or left",
-    SendsToTheDraining: "sick, draining or left",
+    SendsToTheDraining: "sick, draining or left|permits differ",
     SendsToTheDeparted: "a worker that is not there|sick, draining or left|workers and books differ",
     SkipsThePump: "has room and r[0-9]+ waits",
     QueuesBehindTheChoosy: "has room and r[0-9]+ waits",
@@ -490,7 +480,7 @@ MUTANTS: dict[type[FlowController], str] = {
     ForgetsTheArrival: "no answer to r[0-9]+",
     RefusesTwice: "ended twice",
     GrantsTwice: "gets a second permit",
-    ExceedsTheLimit: "above its limit",
+    ExceedsTheLimit: "above its limit|grounds and books differ",
     CountsTokensTwice: "queued tokens and books differ",
     TriesOnceMore: "too many attempts|attempts are counted wrongly",
     ReturnsToTheFailed: "returns to the worker on which it failed",
@@ -507,7 +497,6 @@ MUTANTS: dict[type[FlowController], str] = {
     IgnoresGrowth: "has room and r[0-9]+ waits",
     FlipsItsOwnCoin: "the same history, other commands",
     PutsExcessFirst: "beyond contract goes before promised work",
-    FloorInSpiteOfTheOperator: "the floor is kept in spite of the operator",
     CheapestFirst: "a cheaper promise goes first|beyond contract goes before|floor is kept",
     SendsTheLate: "sent after it gave up",
     SendsTheLateReturner: "sent after it gave up|waits past its deadline|the wake comes after a deadline",

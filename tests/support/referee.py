@@ -274,13 +274,13 @@ class Referee:
         self, controller: FlowController, event: Event | Reconfigured, case: Case, now: float, command: Dispatch
     ) -> None:
         name, grounds = command.request_id, command.grounds
+        assert case.worker_id is None, f"{name} gets a second permit"
         assert grounds is not None
         case.learn(grounds)
         assert now <= case.give_up_at, f"{name} is sent after it gave up"
         if not case.guaranteed:
             load = controller._state.ledger.workers[command.worker_id].load
             assert load is None or load.age_s(now) <= STALE_AFTER_S, "beyond contract on the word of yesterday"
-        assert case.worker_id is None, f"{name} gets a second permit"
         assert command.worker_id in self.stations, f"{name} is sent to a worker that is not there"
         station = self.stations[command.worker_id]
         assert station.usable, f"{name} is sent to a worker that is sick, draining or left"

@@ -99,16 +99,15 @@ def test_between_two_that_always_wait_the_work_differs_by_two_requests_at_most(w
     assert abs(room.served.get("one", 0.0) - room.served.get("other", 0.0)) <= 2.0 * 5.0
 
 
-def test_a_queue_that_charges_nobody_would_be_found():
+def test_a_queue_that_charges_nobody_would_be_found(monkeypatch):
+    monkeypatch.setattr(BandQueue, "charge", lambda self, entry: None)
     room = Room(congested=True)
-    room.queue.charge = lambda entry: None
-    with pytest.raises(AssertionError):
-        for _ in range(20):
-            room.add("one", work_s=5.0)
-            room.add("other", work_s=5.0)
-        for _ in range(10):
-            room.serve()
-        assert abs(room.served.get("one", 0.0) - room.served.get("other", 0.0)) <= 10.0
+    for _ in range(20):
+        room.add("one", work_s=5.0)
+        room.add("other", work_s=5.0)
+    for _ in range(10):
+        room.serve()
+    assert abs(room.served.get("one", 0.0) - room.served.get("other", 0.0)) > 10.0
 
 
 def test_totals_follow():
