@@ -48,18 +48,14 @@ class DueWork:
         table = self._tables[0]
         if len(table) <= _FEW:
             return sum([cell[1] for other, cell in table.items() if other <= key])
-        total_s, last = 0.0, _LEVELS - 1
-        for level, table in enumerate(self._tables):
-            if level == last:
-                total_s += sum([cell[1] for other, cell in table.items() if other < key])
-                break
-            first = key - key % _RADIX
-            for other in range(first, key + (level == 0)):
+        total_s, end = 0.0, key + 1
+        for table in self._tables[:-1]:
+            for other in range(key - key % _RADIX, end):
                 cell = table.get(other)
                 if cell is not None:
                     total_s += cell[1]
-            key //= _RADIX
-        return total_s
+            end = key = key // _RADIX
+        return total_s + sum([cell[1] for other, cell in self._tables[-1].items() if other < key])
 
     def clear(self) -> None:
         """Nothing is due."""

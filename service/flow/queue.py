@@ -137,9 +137,9 @@ class WaitingRoom:
         """Remove and return all whose moment has passed, earliest first."""
         expired: list[Waiting] = []
         while (moment := self.next_deadline_at()) is not None and moment <= now:
-            entry = self.remove(self._deadlines[0][2])
-            if entry is not None:
-                expired.append(entry)
+            entry = self._entries[self._deadlines[0][2]]
+            self.remove(entry.request.request_id)
+            expired.append(entry)
         return expired
 
     def _line_of(self, entry: Waiting) -> Line:

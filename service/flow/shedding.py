@@ -49,9 +49,9 @@ def find_victim(state: FlowState, entry: Waiting, waste: WasteBudget, now: float
     for request_id in islice(reversed(state.ledger.sheddable), _LOOKED_AT):
         running = state.ledger.running[request_id]
         worker = state.ledger.workers[running.permit.worker_id]
-        if worker.healthy and not worker.draining and entry.request.pinned_to in (None, worker.worker_id):
-            if waste.allows(emitted_tokens(state, running, now), state.config.shedding.revoked_ratio):
-                return running
+        helps = worker.healthy and not worker.draining and entry.request.pinned_to in (None, worker.worker_id)
+        if helps and waste.allows(emitted_tokens(state, running, now), state.config.shedding.revoked_ratio):
+            return running
     return None
 
 
