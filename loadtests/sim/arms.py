@@ -373,12 +373,6 @@ def build_controller(plant: Plant) -> Core:
     return FlowController(FlowConfig(tiers=tiers, contracts=contracts), plant.build_chance())
 
 
-def _build_fcfs(plant: Plant) -> Core:
-    return FlowController(
-        FlowConfig(requests_per_worker=plant.scenario.engine_profile.max_num_seqs), plant.build_chance()
-    )
-
-
 def _build_static(plant: Plant) -> Core:
     seqs = plant.scenario.engine_profile.max_num_seqs
     return StaticConcurrency(seqs, 2 * seqs * plant.scenario.workers)
@@ -415,7 +409,6 @@ ARMS: dict[str, Arm] = {
             lambda plant: UtilisationGate(plant.sheddable_ranks, plant.build_chance())),
         Arm("llmd-prob", "llm-d: sheddable refused with a probability that grows with saturation",
             lambda plant: ProbabilisticAdmitter(plant.sheddable_ranks, plant.build_chance())),
-        Arm("fcfs", "the shipped controller told the engine's batch", _build_fcfs),
         Arm("sluice", "the shipped controller with default settings", build_controller),
     )
 }  # fmt: skip

@@ -40,9 +40,13 @@ TIERS = {
     TierName("batch"): Tier(TierName("batch"), 2, best_effort=True),
 }
 NEXT = RequestId("")
-"""Stands for the request that has run for longest; which one that is, the policy decides."""
+"""Stands for the request that has run for longest, or was sent last; which one that is, the policy decides."""
+
+STEP_S = 0.0003
+"""Time between two events, so that what workers may be given is earned."""
 
 SERVED = PermitEnded(NEXT, PermitEnding.SERVED, 200)
+BEGUN = FirstTokenSeen(NEXT)
 CONTRACTS = {TenantId(f"t{number}"): Allowance(0.0, 0.0) for number in range(0, TENANTS, 2)}
 REPORT = Path(__file__).parents[1] / "reports" / "decisions.json"
 
@@ -73,6 +77,8 @@ class Bench:
             self.controller._state.ledger.worker(WorkerId(f"w{number}")).limit.limit = PER_WORKER  # noqa: SLF001 - as if found
         for _ in range(WORKERS * PER_WORKER + queued - (queued == 0)):
             self.handle(self.build_arrival())
+        for name in tuple(self.controller._state.ledger.running):  # noqa: SLF001
+            self.handle(FirstTokenSeen(name))
 
     def handle(self, event: Event) -> None:
         """One decision."""
@@ -89,8 +95,8 @@ class Bench:
         return RequestArrived(Request(name, tenant_id, TierName(tier), rank, 32, 256, True, self.now, deadline_at))
 
     def build_serve(self, turns: int) -> list[Event]:
-        """Arrival, first token of one that runs and its end, over and over; the request runs, whoever was next."""
-        return [event for _ in range(turns) for event in (self.build_arrival(), FirstTokenSeen(NEXT), SERVED)]
+        """Arrival, end of the request that runs for longest and first token of the one sent last, over and over."""
+        return [event for _ in range(turns) for event in (self.build_arrival(), SERVED, BEGUN)]
 
     def build_refuse(self, turns: int) -> list[Event]:
         """Arrivals at a full queue."""
@@ -106,12 +112,16 @@ def time_events(bench: Bench, events: Iterable[Event]) -> float:
     try:
         begun = time.process_time()
         for event in events:
-            if isinstance(event, FirstTokenSeen | PermitEnded):
+            now += STEP_S
+            if event is SERVED:
                 event.request_id = next(iter(running))
+            elif event is BEGUN:
+                event.request_id = next(reversed(running))
             handle(event, now)
             wake()
         return time.process_time() - begun
     finally:
+        bench.now = now
         gc.enable()
 
 

@@ -72,17 +72,15 @@ class _GapAsWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class _RefuseAsWritten:
-    request_id: RequestId
-    outcome: str
-    retry_after_s: float | None
-    grounds: Grounds | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _RevokeAsWritten:
     request_id: RequestId
     outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class _RefuseAsWritten(_RevokeAsWritten):
+    retry_after_s: float | None
+    grounds: Grounds | None = None
 
 
 def encode_header(header: JournalHeader) -> bytes:
@@ -283,8 +281,7 @@ def _name_and_fields(value: object, name: str | None = None) -> list[object]:
 
 
 def _encode_command(command: Command) -> list[object]:
-    # msgspec knows no enum with values of several parts
-    if isinstance(command, Refuse):
+    if isinstance(command, Refuse):  # msgspec knows no enum with values of several parts
         label, wish_s = command.outcome.label, command.retry_after_s
         return _name_and_fields(_RefuseAsWritten(command.request_id, label, wish_s, command.grounds), "Refuse")
     if isinstance(command, Revoke):

@@ -20,7 +20,7 @@ from service.domain.outcome import Outcome
 UNIFORM = replace(SCENARIOS["uniform"], workers=1, warmup_s=4.0, duration_s=14.0, settle_s=8.0)
 MIXED = replace(SCENARIOS["mixed"], workers=2, warmup_s=10.0, duration_s=25.0, settle_s=15.0)
 
-SHIPPED = ("sluice", "fcfs")
+SHIPPED = ("sluice",)
 """Arms that run the shipped controller: what they can do is no property of the harness."""
 
 

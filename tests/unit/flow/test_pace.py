@@ -63,3 +63,14 @@ class TestPrefill:
             pace.observe(1000, 0.07)
         pace.observe(1000, 1000.0)
         assert pace.predict_s(1000) < 0.5
+
+    @pytest.mark.parametrize("seconds", [0.0, 0.1])
+    def test_equal_prompts_for_ever_leave_it_sane(self, seconds):
+        pace = PrefillPace()
+        for _ in range(20_000):
+            pace.observe(100, seconds)
+        assert pace.predict_s(100) == pytest.approx(seconds, abs=0.02)
+        for turn in range(2000):
+            tokens = 100 + 37 * (turn % 50)
+            pace.observe(tokens, 0.1 + tokens * 2e-4)
+        assert pace.predict_s(3000) == pytest.approx(0.7, rel=0.1)

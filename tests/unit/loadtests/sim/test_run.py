@@ -9,13 +9,13 @@ from loadtests.sim.traces import TraceMissingError
 
 
 def test_a_quick_run_prints_a_table_and_writes_a_report(tmp_path, capsys):
-    arguments = ["uniform", "--arm", "static,fcfs", "--load", "2", "--quick", "--duration", "3", "--workers", "1"]
+    arguments = ["uniform", "--arm", "static,sluice", "--load", "2", "--quick", "--duration", "3", "--workers", "1"]
     assert run.main([*arguments, "--seeds", "2", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "ideal" in printed
     assert "static" in printed
     report = json.loads((tmp_path / "uniform.json").read_text())
-    assert [(line["arm"], line["runs"]) for line in report["runs"]] == [("static", 2), ("fcfs", 2)]
+    assert [(line["arm"], line["runs"]) for line in report["runs"]] == [("static", 2), ("sluice", 2)]
     for line in report["runs"]:
         tier = line["tiers"]["hi"]
         assert sum(tier["fates"].values()) == tier["offered"]
