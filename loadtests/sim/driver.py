@@ -10,6 +10,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from service.domain.command import Command
 from service.domain.errors import InvariantError
@@ -18,6 +19,19 @@ from service.flow.config import Reconfigured
 from service.flow.controller import FlowController
 from service.runtime.journal import Journal, Record
 from service.runtime.ports import Observer
+
+
+class Core(Protocol):
+    """What is driven: the shipped flow controller, or another policy that is compared with it."""
+
+    def handle(self, event: Event | Reconfigured, now: float) -> list[Command]:
+        """Let ``event`` happen and return what follows."""
+        ...
+
+    def next_wake_at(self) -> float | None:
+        """When a ``Woken`` event is due."""
+        ...
+
 
 OnCommand = Callable[[float, Command], None]
 """Told of each command at its moment; may schedule or submit what follows from it."""
@@ -32,7 +46,7 @@ class VirtualDriver:
 
     def __init__(
         self,
-        controller: FlowController,
+        controller: Core,
         on_command: OnCommand = ignore_command,
         observers: Sequence[Observer] = (),
         now: float = 0.0,
@@ -75,6 +89,10 @@ class VirtualDriver:
         self.now = at
         return self._step(event)
 
+    def replace(self, controller: Core) -> None:
+        """From here on drive another controller, as after a restart of the gateway."""
+        self._controller = controller
+
     def stop(self) -> None:
         """End :meth:`run` after what happens at present."""
         self._stopped = True
@@ -87,8 +105,8 @@ class VirtualDriver:
         """
         self._stopped = False
         heap = self._heap
-        controller = self._controller
         while not self._stopped:
+            controller = self._controller
             at = heap[0][0] if heap else math.inf
             wake_at = controller.next_wake_at()
             if wake_at is not None and wake_at <= at and wake_at <= until:

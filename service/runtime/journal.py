@@ -19,7 +19,7 @@ from typing import TypeVar, get_args
 
 import msgspec
 
-from service.domain.command import Command, Refuse
+from service.domain.command import Command, Grounds, Refuse, Revoke
 from service.domain.event import Event
 from service.domain.outcome import Outcome
 from service.domain.units import RequestId
@@ -72,10 +72,15 @@ class _GapAsWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class _RefuseAsWritten:
+class _RevokeAsWritten:
     request_id: RequestId
     outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class _RefuseAsWritten(_RevokeAsWritten):
     retry_after_s: float | None
+    grounds: Grounds | None = None
 
 
 def encode_header(header: JournalHeader) -> bytes:
@@ -271,20 +276,25 @@ def _convert(data: object, kind: type[_T]) -> _T:
         raise JournalError(f"not a {kind.__name__}: {error}") from error
 
 
-def _name_and_fields(value: Event | Reconfigured | Command) -> list[object]:
-    return [type(value).__name__, msgspec.to_builtins(value)]
+def _name_and_fields(value: object, name: str | None = None) -> list[object]:
+    return [name or type(value).__name__, msgspec.to_builtins(value)]
 
 
 def _encode_command(command: Command) -> list[object]:
     if isinstance(command, Refuse):  # msgspec knows no enum with values of several parts
         label, wish_s = command.outcome.label, command.retry_after_s
-        return ["Refuse", {"request_id": command.request_id, "outcome": label, "retry_after_s": wish_s}]
+        return _name_and_fields(_RefuseAsWritten(command.request_id, label, wish_s, command.grounds), "Refuse")
+    if isinstance(command, Revoke):
+        return _name_and_fields(_RevokeAsWritten(command.request_id, command.outcome.label), "Revoke")
     return _name_and_fields(command)
 
 
 def _decode_command(name: str, fields: dict[str, object]) -> Command:
     if name == "Refuse":
         refusal = _convert(fields, _RefuseAsWritten)
-        return Refuse(refusal.request_id, _OUTCOMES[refusal.outcome], refusal.retry_after_s)
+        return Refuse(refusal.request_id, _OUTCOMES[refusal.outcome], refusal.retry_after_s, refusal.grounds)
+    if name == "Revoke":
+        revocation = _convert(fields, _RevokeAsWritten)
+        return Revoke(revocation.request_id, _OUTCOMES[revocation.outcome])
     command: Command = _convert(fields, _COMMANDS[name])
     return command

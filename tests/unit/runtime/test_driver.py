@@ -41,7 +41,7 @@ class Passenger:
     def on_refuse(self, outcome, retry_after_s):
         self.log.append((self.name, "refuse", outcome))
 
-    def on_revoke(self):
+    def on_revoke(self, outcome):
         self.log.append((self.name, "revoke"))
 
 
@@ -110,8 +110,8 @@ def test_the_alarm_moves_with_the_earliest_deadline(stage):
     stage.arrive("r")
     stage.arrive("s", ttl_s=5.0)
     stage.arrive("t", ttl_s=3.0)
-    stage.driver.submit(PermitEnded("r", PermitEnding.SERVED))  # s runs
-    stage.driver.submit(PermitEnded("s", PermitEnding.SERVED))  # t runs, nobody waits
+    stage.driver.submit(PermitEnded("r", PermitEnding.SERVED))  # t runs: it has less patience
+    stage.driver.submit(PermitEnded("t", PermitEnding.SERVED))  # s runs, nobody waits
     stage.loop.run(20.0)
     assert stage.wakes() == []
 

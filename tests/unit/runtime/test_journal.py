@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from service.domain.command import Dispatch, Enqueue, Refuse, Revoke
+from service.domain.command import Dispatch, Enqueue, Grounds, Refuse, Revoke
 from service.domain.event import (
     AttemptFailed,
     DrainBegan,
@@ -59,7 +59,13 @@ EVENTS = [
     Woken(),
     Reconfigured(FlowConfig(retry_after_max_s=2 / 3)),
 ]
-COMMANDS = [Enqueue("r", 3), Dispatch("r", "a", 2), Revoke("r"), *[Refuse("r", o, 0.1 * 3) for o in Outcome]]
+GROUNDS = Grounds(1, 10, 20, None, 1 / 3, 4, 5, held=6)
+COMMANDS = [
+    Enqueue("r", 3, GROUNDS),
+    Dispatch("r", "a", 2),
+    *[Revoke("r", outcome) for outcome in Outcome],
+    *[Refuse("r", outcome, 0.1 * 3, GROUNDS) for outcome in Outcome],
+]
 WOKEN = (1.0, Woken(), [])
 
 
