@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from service.domain.outcome import Outcome
@@ -18,6 +18,7 @@ from service.gateway.exchange import Exchange
 from service.gateway.headers import is_sane_id, read_deadline_s, render_outbound
 from service.gateway.members import PeekError
 from service.gateway.peek import Peeked, peek
+from service.gateway.refused import Refused
 from service.gateway.responses import OPENAI, SUSPENDED, telling_of
 from service.gateway.routes import RESPONSE_PREFIX, ROUTES, STORED, Route
 from service.gateway.stored import StoredResponses, read_response_path
@@ -43,14 +44,6 @@ class CorridorConfig:
     worker_key: bytes = b""
 
 
-class _Refused(Exception):  # noqa: N818 - a way out, not an error
-    def __init__(self, outcome: Outcome, detail: str | None = None, param: str | None = None) -> None:
-        super().__init__(outcome)
-        self.outcome = outcome
-        self.detail = detail
-        self.param = param
-
-
 class Corridor:
     """Serves inference routes. Called by the listener; nothing here awaits."""
 
@@ -63,6 +56,7 @@ class Corridor:
         self._prefix = secrets.token_hex(4)
         self._count = 0
         self._salts: dict[str, bytes] = {}
+        self.note_alias: Callable[[bytes, RequestId], None] | None = None
         self.config = config
 
     def reconfigure(self, config: CorridorConfig, cors: CorsPolicy, relay: RelayConfig) -> None:
@@ -93,7 +87,7 @@ class Corridor:
         try:
             self._authenticate(exchange, settlement)
             self._check_body(exchange)
-        except _Refused as refused:
+        except Refused as refused:
             self._refuse(exchange, settlement, refused)
             return
         if exchange.expects_continue:
@@ -107,7 +101,7 @@ class Corridor:
                 self._serve_stored(exchange, settlement)
             else:
                 self._serve(exchange, settlement)
-        except _Refused as refused:
+        except Refused as refused:
             self._refuse(exchange, settlement, refused)
         except Exception:  # noqa: BLE001 - around one request: a fault of ours ends this one and no other
             _log.exception("request %s failed at the edge", settlement.request_id)
@@ -115,11 +109,11 @@ class Corridor:
             if isinstance(listener, Journey):
                 listener.on_fault()
             else:
-                self._refuse(exchange, settlement, _Refused(Outcome.GATEWAY_FAULT))
+                self._refuse(exchange, settlement, Refused(Outcome.GATEWAY_FAULT))
 
     def on_body_late(self, exchange: Exchange) -> None:
         """The client was too slow to send its body."""
-        self._refuse(exchange, exchange.settlement or self._open(exchange), _Refused(Outcome.BODY_TIMEOUT))
+        self._refuse(exchange, exchange.settlement or self._open(exchange), Refused(Outcome.BODY_TIMEOUT))
 
     def on_client_gone_early(self, exchange: Exchange) -> None:
         """The client left before its request was complete."""
@@ -150,7 +144,7 @@ class Corridor:
         try:
             peeked = peek(body, route.usage_on_request, extra, route.model_required, route.bounds)
         except PeekError as error:
-            raise _Refused(Outcome.MALFORMED, error.message, error.param) from None
+            raise Refused(Outcome.MALFORMED, error.message, error.param) from None
         if peeked.stream:
             settlement.stream = True
         pinned_to = self._check(peeked, route, tenant)
@@ -164,7 +158,7 @@ class Corridor:
             deadline_s = read_deadline_s(named[b"x-sluice-deadline-ms"])
             if deadline_s is None:
                 message = "The header 'x-sluice-deadline-ms' must be a whole number of milliseconds."
-                raise _Refused(Outcome.MALFORMED, message, "x-sluice-deadline-ms")
+                raise Refused(Outcome.MALFORMED, message, "x-sluice-deadline-ms")
             limit_at = settlement.arrived_at + deadline_s
             budget_s = min(budget_s, deadline_s)
         if b"x-sluice-session" in named:
@@ -203,7 +197,7 @@ class Corridor:
         found = read_response_path(exchange.method, exchange.raw_path)
         worker_id = None if found is None else self._stored.worker_of(found[0], tenant)
         if found is None or worker_id is None:
-            raise _Refused(Outcome.UNKNOWN_RESPONSE)
+            raise Refused(Outcome.UNKNOWN_RESPONSE)
         query = b"?" + exchange.query if exchange.query else b""
         target = b"%b /v1/responses/%b%b%b" % (exchange.method, found[0].encode(), found[1], query)
         settlement.stream = b"stream=true" in exchange.query
@@ -230,43 +224,43 @@ class Corridor:
             key = read_key(exchange.headers)
         tenant = None if key is None else self._directory.find(key)
         if tenant is None:
-            raise _Refused(Outcome.UNAUTHENTICATED)
+            raise Refused(Outcome.UNAUTHENTICATED)
         settlement.tenant_id = tenant.tenant_id
         settlement.tier = tenant.tier
         if tenant.suspended:
-            raise _Refused(Outcome.FORBIDDEN, SUSPENDED)
+            raise Refused(Outcome.FORBIDDEN, SUSPENDED)
         return tenant
 
     def _check_body(self, exchange: Exchange) -> None:
         if exchange.over_limit:
-            raise _Refused(Outcome.BYTES_EXHAUSTED, "Too many connections to this gateway. Try again shortly.")
+            raise Refused(Outcome.BYTES_EXHAUSTED, "Too many connections to this gateway. Try again shortly.")
         if exchange.named.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise _Refused(Outcome.MALFORMED, "Compressed bodies are not supported: send the body as it is.")
+            raise Refused(Outcome.MALFORMED, "Compressed bodies are not supported: send the body as it is.")
         if exchange.body_fault == "too_large":
             limit = exchange.body_limit
-            raise _Refused(Outcome.TOO_LARGE, f"The request body is larger than the {limit} bytes allowed here.")
+            raise Refused(Outcome.TOO_LARGE, f"The request body is larger than the {limit} bytes allowed here.")
         if exchange.body_fault == "framing":
-            raise _Refused(Outcome.MALFORMED, "The chunks of the request body are not valid HTTP/1.1.")
+            raise Refused(Outcome.MALFORMED, "The chunks of the request body are not valid HTTP/1.1.")
         if exchange.body_fault is not None:
-            raise _Refused(Outcome.BYTES_EXHAUSTED)
+            raise Refused(Outcome.BYTES_EXHAUSTED)
 
     def _check(self, peeked: Peeked, route: Route, tenant: Tenant) -> WorkerId | None:
         """Whether the model may be used; the worker that must serve it, if only one can."""
         model = peeked.model
         if model != self.config.model and (model or route.model_required):
-            raise _Refused(Outcome.UNKNOWN_MODEL, f"The model {model[:128]!r} does not exist here.", "model")
+            raise Refused(Outcome.UNKNOWN_MODEL, f"The model {model[:128]!r} does not exist here.", "model")
         if tenant.models and self.config.model not in tenant.models:
-            raise _Refused(Outcome.FORBIDDEN, "The model is not in this tenant's contract.", "model")
+            raise Refused(Outcome.FORBIDDEN, "The model is not in this tenant's contract.", "model")
         if peeked.previous_response_id is None or not route.names_response:
             return None
         worker_id = self._stored.worker_of(peeked.previous_response_id, tenant)
         if worker_id is None:
-            raise _Refused(Outcome.UNKNOWN_RESPONSE, None, "previous_response_id")
+            raise Refused(Outcome.UNKNOWN_RESPONSE, None, "previous_response_id")
         return worker_id
 
     # ---------------------------------------------------------------- pieces
 
-    def _refuse(self, exchange: Exchange, settlement: Settlement, refused: _Refused) -> None:
+    def _refuse(self, exchange: Exchange, settlement: Settlement, refused: Refused) -> None:
         outcome = refused.outcome
         if not exchange.gone and not exchange.response_started:
             retry_after_s = 1.0 if outcome.retryable else None
@@ -283,6 +277,10 @@ class Corridor:
         theirs = named.get(b"x-request-id")
         if theirs is None or not is_sane_id(theirs):
             theirs = settlement.request_id.encode()
+        elif settlement.client_request_id is None:
+            settlement.client_request_id = theirs.decode("latin-1")
+            if self.note_alias is not None:
+                self.note_alias(theirs, settlement.request_id)
         lines = b"x-request-id: %b\r\n" % theirs
         if tier is not None:
             lines += b"x-sluice-tier: %b\r\n" % tier.encode()

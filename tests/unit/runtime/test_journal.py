@@ -26,12 +26,10 @@ from service.domain.load import WorkerLoad
 from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
 from service.flow.config import BreakerConfig, FlowConfig, Reconfigured
-from service.runtime import journal as journal_module
+from service.runtime import recording
 from service.runtime.journal import (
     JournalError,
-    JournalFile,
     JournalHeader,
-    JournalRing,
     decode_header,
     decode_journal,
     decode_record,
@@ -39,6 +37,7 @@ from service.runtime.journal import (
     encode_record,
     load_journal,
 )
+from service.runtime.recording import JournalFile, JournalRing
 from tests.support.flow import build_request
 
 HEADER = JournalHeader(7, FlowConfig(requests_per_worker=3, breaker=BreakerConfig(open_s=0.1)))
@@ -59,7 +58,12 @@ EVENTS = [
     Woken(),
     Reconfigured(FlowConfig(retry_after_max_s=2 / 3)),
 ]
-COMMANDS = [Enqueue("r", 3), Dispatch("r", "a", 2), Revoke("r"), *[Refuse("r", o, 0.1 * 3) for o in Outcome]]
+COMMANDS = [
+    Enqueue("r", 3),
+    Dispatch("r", "a", 2),
+    *[Revoke("r", o) for o in Outcome],
+    *[Refuse("r", o, 0.1 * 3) for o in Outcome],
+]
 WOKEN = (1.0, Woken(), [])
 
 
@@ -174,7 +178,7 @@ class TestFile:
             assert disk.wait(5)
             return encode(record)
 
-        monkeypatch.setattr(journal_module, "encode_record", encode_slowly)
+        monkeypatch.setattr(recording, "encode_record", encode_slowly)
         file = JournalFile(tmp_path / "j", HEADER, pending_max=3, batch=1)
         for at in range(10):
             file.observe(float(at), Woken(), [])
