@@ -110,8 +110,7 @@ class House:
         edge = plan.edge
         connections_max = bound_connections(edge.connections_max, edge.connections_reserve, descriptors)
         if connections_max < edge.connections_max:
-            _log.warning("%d descriptors allow %d client connections, not the %d configured",
-                         descriptors, connections_max, edge.connections_max)  # fmt: skip
+            _log.warning("%d descriptors: no more than %d client connections", descriptors, connections_max)
         self.factory, self._edge_state = build_protocol_factory(
             self._guard, replace(edge, connections_max=connections_max), self._corridor, loop
         )
@@ -124,12 +123,13 @@ class House:
         self._born_at = int(clock.wall())
         lag = LoopLag()
         self.exposition = Exposition(self._recorder, lag, self._snapshot, read_version())
-        self.beats = (
+        self.beats: tuple[Beat, ...] = (
             Beat(_SWEEP_REQUESTS_S, self._driver.sweep, loop.call_later, clock.now, lag.observe),
             Beat(_SWEEP_CONNECTIONS_S, self._sweep_connections, loop.call_later, clock.now),
             Beat(_SWEEP_CONNECTIONS_S, self._pool.sweep, loop.call_later, clock.now),
-            Beat(_FLUSH_JOURNAL_S, self._flush_journal, loop.call_later, clock.now),
         )
+        if self._journal is not None:
+            self.beats += (Beat(_FLUSH_JOURNAL_S, self._journal.flush, loop.call_later, clock.now),)
 
     def _snapshot(self) -> Snapshot:
         ages = {status.worker_id: status.load_age_s for status in self.monitor.status()}
@@ -137,10 +137,6 @@ class House:
             self._driver.stats(), ages, connections=self.open_connections(), brownout_level=self._brownout_level,
             journal_dropped=None if self._journal is None else self._journal.dropped,
         )  # fmt: skip
-
-    def _flush_journal(self) -> None:
-        if self._journal is not None:
-            self._journal.flush()
 
     def _model_cards(self) -> list[dict[str, Any]]:
         model = self._corridor.config.model

@@ -100,6 +100,7 @@ def build_admin(operations: Operations, render_metrics: RenderMetrics) -> FastAP
     """The application behind the guard."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     _add_views(app, operations)
+    _add_decisions(app, operations)
     _add_actions(app, operations)
 
     @app.get("/metrics")
@@ -146,6 +147,12 @@ def _add_views(app: FastAPI, operations: Operations) -> None:
     async def config() -> Response:
         return JSONResponse(operations.config())
 
+    @app.get("/admin/v1/drain")
+    async def drain_status() -> Response:
+        return JSONResponse(operations.drain_status())
+
+
+def _add_decisions(app: FastAPI, operations: Operations) -> None:
     @app.get("/admin/v1/decisions")
     async def decisions(request: Request) -> Response:
         limit = request.query_params.get("limit", "100")
@@ -154,12 +161,8 @@ def _add_views(app: FastAPI, operations: Operations) -> None:
         asked = request.query_params.get("request_id")
         found = operations.decisions(asked, int(limit))
         if asked is not None and not found["decisions"] and found["ending"] is None:
-            return JSONResponse(_error(f"Nothing is remembered of {asked[:128]!r}."), 404)
+            return JSONResponse(_error(f"Nothing is remembered of {asked[:128]!r}: unknown, or too long ago."), 404)
         return JSONResponse(found)
-
-    @app.get("/admin/v1/drain")
-    async def drain_status() -> Response:
-        return JSONResponse(operations.drain_status())
 
 
 def _add_actions(app: FastAPI, operations: Operations) -> None:

@@ -1,21 +1,23 @@
-"""Remembers the latest decisions of the core and the latest endings of requests, so that "why?" can be answered later."""
+"""Remembers the latest decisions of the core and the latest endings of requests, to answer "why?" later."""
 
 import json
 import math
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from service.domain.event import RequestArrived
+from service.domain.command import Command
+from service.domain.event import Event, RequestArrived, Woken, WorkerLoadSeen
 from service.domain.units import RequestId
-from service.flow.config import FlowConfig
+from service.flow.config import FlowConfig, Reconfigured
 from service.runtime.account import Settlement
 from service.runtime.journal import Record, encode_record, hash_config
-from service.runtime.recording import JournalRing
 
 Json = dict[str, Any]
 
 _CONFIGS_MAX = 64
+_SILENT = frozenset((WorkerLoadSeen, Woken))
 
 
 def names_request(record: Record, request_id: RequestId) -> bool:
@@ -32,21 +34,26 @@ def names_request(record: Record, request_id: RequestId) -> bool:
 class DecisionLog:
     """Observer and accountant with a memory of ``length`` events, as many endings, and as many ids of clients' own.
 
-    Cost per request: three events and one ending, a tuple and four appends.
+    Events that name no request and order nothing (figures of workers, alarms) are not kept: they would push out the rest.
 
     Trade-offs: a look goes through the whole memory on the loop: some milliseconds with 4096 events.
     """
 
     def __init__(self, length: int, config: FlowConfig, wall_offset_s: float) -> None:
-        self._ring = JournalRing(length)
+        self._records: deque[Record] = deque(maxlen=length)
         self._endings: deque[Settlement] = deque(maxlen=length)
         self._aliases: OrderedDict[str, RequestId] = OrderedDict()
         self._length = length
         self._wall_offset_s = wall_offset_s
         self._configs: deque[tuple[float, str]] = deque([(-math.inf, hash_config(config))], _CONFIGS_MAX)
         self._config = config
-        self.observe = self._ring.observe
         self.settle = self._endings.append
+        self._keep = self._records.append
+
+    def observe(self, now: float, event: Event | Reconfigured, commands: Sequence[Command]) -> None:
+        """Keep it; the oldest makes room."""
+        if commands or type(event) not in _SILENT:
+            self._keep((now, event, commands))
 
     def note_config(self, config: FlowConfig, now: float) -> None:
         """From ``now`` on, decisions follow another config."""
@@ -74,7 +81,7 @@ class DecisionLog:
             "tiers": {tier.name: tier.rank for tier in self._config.tiers.values()},
         }
         if asked is None:
-            records = list(self._ring)[-limit:][::-1]
+            records = list(self._records)[-limit:][::-1]
             return {**about, "decisions": [self._describe(record) for record in records]}
         request_id = RequestId(asked)
         found = self._find(request_id)
@@ -91,7 +98,7 @@ class DecisionLog:
         }
 
     def _find(self, request_id: RequestId) -> tuple[list[Record], Settlement | None]:
-        records = [record for record in self._ring if names_request(record, request_id)]
+        records = [record for record in self._records if names_request(record, request_id)]
         ending = next((one for one in reversed(self._endings) if one.request_id == request_id), None)
         return records, ending
 

@@ -1,4 +1,4 @@
-"""Reads another policy for ``sluice replay``: settings by their names in the configuration file, laid over recorded ones.
+"""Reads another policy for ``sluice replay``: settings by their usual names, laid over recorded ones.
 
 Only what the core decides by is known here. What is applied before a request reaches the core (how long it may wait,
 sizes of bodies) stands in the recorded requests and cannot be changed afterwards.
