@@ -34,7 +34,7 @@ def names_request(record: Record, request_id: RequestId) -> bool:
 class DecisionLog:
     """Observer and accountant with a memory of ``length`` events, as many endings, and as many ids of clients' own.
 
-    Events that name no request and order nothing (figures of workers, alarms) are not kept: they would push out the rest.
+    Events that name no request and order nothing (figures of workers, alarms) are not kept.
 
     Trade-offs: a look goes through the whole memory on the loop: some milliseconds with 4096 events.
     """
