@@ -277,7 +277,7 @@ class Corridor:
         theirs = named.get(b"x-request-id")
         if theirs is None or not is_sane_id(theirs):
             theirs = settlement.request_id.encode()
-        elif settlement.client_request_id is None:
+        elif settlement.client_request_id is None and b"sk-" not in theirs:  # a key, taken for an id, is kept nowhere
             settlement.client_request_id = theirs.decode("latin-1")
             if self.note_alias is not None:
                 self.note_alias(theirs, settlement.request_id)

@@ -55,7 +55,8 @@ def test_queued_then_expired():
     queued = Enqueue("r", 4, grounds(wait_s=0.5))
     expired = Refuse("r", Outcome.EXPIRED, 2.25, grounds(wait_s=1.0))
     assert tell((0.0, ARRIVED, [queued]), (1.75, Woken(), [expired]))[3:] == [
-        "queued: 4 wait, itself included; the workers carry 64 together; foreseen wait 0.500 s against 1.500 s of slack",
+        "queued: 4 wait, itself included; the workers carry 64 together; foreseen wait 0.500 s against "
+        "1.500 s of slack",
         "refused (expired): its time in the queue was up before a worker could take it, when its time or a worker's "
         "rest was over; 3 waited, the workers carry 64 together; foreseen wait 1.000 s against 0.250 s too late "
         "already; advice: try again after 2.2 s",
@@ -95,7 +96,8 @@ def test_failed_retried_and_refused_for_good():
         "queued: 1 wait, itself included",
         "sent to worker b (attempt 2)",
         "attempt failed: the worker said it is too busy; it asks for 2.0 s of rest",
-        "refused (worker_busy): its worker was too busy, and no other attempt was allowed; advice: try again after 2.0 s",
+        "refused (worker_busy): its worker was too busy, and no other attempt was allowed; advice: "
+        "try again after 2.0 s",
     ]
 
 
