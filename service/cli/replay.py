@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from service.cli.options import BAD_INPUT, FAILED, fail, say, tell_faults
+from service.domain.errors import InvariantError
 from service.runtime.fates import Fate
 from service.runtime.journal import Journal, JournalError, encode_record, hash_config, read_journal
 from service.runtime.replay import Difference, find_difference
@@ -46,6 +47,8 @@ def replay(
             _compare(played, compare(played, change, _told("compared")), as_json)
     except SettingsRefusedError as refused:
         tell_faults(policy or journal, refused)
+    except InvariantError as error:
+        fail(f"{journal} does not begin with the start of its gateway, or this version cannot follow it: {error}")
 
 
 def _read(path: Path) -> Journal:

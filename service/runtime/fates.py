@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from service.domain.command import Command, Dispatch, Refuse, Revoke
 from service.domain.event import Event, FirstTokenSeen, PermitEnded, RequestAbandoned, RequestArrived
+from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
 from service.domain.request import Request
 from service.domain.units import RequestId
@@ -82,6 +83,6 @@ def _follow(fate: Fate, command: Command, now: float) -> None:
         case Refuse():
             fate.outcome = command.outcome.label
         case Revoke():
-            fate.revoked = True
+            fate.revoked = command.outcome is Outcome.REVOKED
         case _:
             fate.outcome = "waiting at the end"

@@ -47,7 +47,7 @@ class _Attempt:
     first_token_at: float | None = None
     ended_at: float | None = None
     end: PermitEnded | AttemptFailed | None = None
-    revoked: bool = False
+    revoked_at: float | None = None
 
 
 @dataclass(slots=True)
@@ -58,6 +58,7 @@ class _Running:
     recorded: _Attempt | None
     token: int
     first_seen: bool = False
+    revoked: bool = False
 
 
 @dataclass(slots=True)
@@ -91,7 +92,7 @@ def _read_lives(journal: Journal) -> _Lives:
             if isinstance(command, Dispatch):
                 lives.attempts.setdefault(command.request_id, []).append(_Attempt(command.worker_id, at))
             elif isinstance(command, Revoke) and command.request_id in lives.attempts:
-                lives.attempts[command.request_id][-1].revoked = True
+                lives.attempts[command.request_id][-1].revoked_at = at
     return lives
 
 
@@ -158,7 +159,7 @@ class _OtherHistory:
             case FirstTokenSeen() | PermitEnded() | AttemptFailed():
                 running = self._running.get(event.request_id)
                 if running is not None and running.recorded is not None and _is_of(running.recorded, event, at):
-                    self._handle(event, at)
+                    self._take_recorded(event, running, running.recorded, at)
             case RequestAbandoned():
                 if event.request_id in self._waiting:
                     self._handle(event, at)
@@ -169,6 +170,20 @@ class _OtherHistory:
                 self._handle(Reconfigured(self._config), at)
             case _:
                 self._handle(event, at)
+
+    def _take_recorded(
+        self, event: FirstTokenSeen | PermitEnded | AttemptFailed, running: _Running, recorded: _Attempt, at: float
+    ) -> None:
+        """Go on as recorded, unless it ended there by an order that was not given here: then it is taken to serve."""
+        if isinstance(event, FirstTokenSeen) or recorded.revoked_at is None or running.revoked:
+            self._handle(event, at)
+            return
+        running.recorded = None
+        _, whole_s = self._lives.mean(self.fates.by_id[event.request_id].request.tier)
+        if not running.first_seen:
+            self._handle(FirstTokenSeen(event.request_id), at)
+        end = PermitEnded(event.request_id, PermitEnding.SERVED)
+        self._push(max(at, recorded.dispatched_at + whole_s), running.token, end)
 
     def _handle(self, event: Event | Reconfigured, at: float) -> None:
         match event:
@@ -218,7 +233,7 @@ class _OtherHistory:
         request_id = command.request_id
         first_s, whole_s = self._lives.mean(self.fates.by_id[request_id].request.tier)
         end: PermitEnded | AttemptFailed = PermitEnded(request_id, PermitEnding.SERVED)
-        if known is not None and known.end is not None and known.ended_at is not None and not known.revoked:
+        if known is not None and known.end is not None and known.ended_at is not None and known.revoked_at is None:
             elsewhere = isinstance(known.end, AttemptFailed) and known.worker_id != command.worker_id
             if not elsewhere:  # a failure is the worker's: another one is taken to serve
                 end, whole_s = known.end, known.ended_at - known.dispatched_at
@@ -235,7 +250,10 @@ class _OtherHistory:
     def _revoked(self, request_id: RequestId, at: float) -> None:
         """What the shell does at once; what was recorded in step follows from the record."""
         running = self._running.get(request_id)
-        if running is None or (running.recorded is not None and running.recorded.revoked):
+        if running is None:
+            return
+        running.revoked = True
+        if running.recorded is not None and running.recorded.revoked_at == at:
             return
         if running.first_seen:
             self._handle(PermitEnded(request_id, PermitEnding.DROPPED), at)

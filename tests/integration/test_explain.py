@@ -1,6 +1,7 @@
 """A running gateway says why: served, expired, refused; brownout by an operator; its journal is played again."""
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import subprocess
@@ -61,16 +62,20 @@ def explain(gateway, request_id, *more):
     return sluice("explain", request_id, "--admin", gateway.admin_url, *more)
 
 
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("explain")
+@contextlib.contextmanager
+def run_both(folder):
     limits = {"requests_per_worker": 1, "drain_delay_s": 0.0, "grace_s": 10.0}
     logs = {"level": "debug", "requests": "all", "journal": str(folder / "journal.jsonl")}
     with (
         run_worker(folder) as worker,
         run_gateway(folder, [worker], tiers=TIERS, tenants=TENANTS, limits=limits, logs=logs) as gateway,
     ):
-        gateway.journal = folder / "journal.jsonl"
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory):
+    with run_both(tmp_path_factory.mktemp("explain")) as gateway:
         yield gateway
 
 
@@ -160,7 +165,12 @@ def test_the_route(gateway):
     assert gateway.admin("GET", f"{path}?request_id=nobody").status_code == 404
 
 
-def test_the_journal_plays_again_and_holds_no_secret(gateway):
+def test_the_journal_plays_again_and_holds_no_secret(tmp_path):
+    with run_both(tmp_path) as gateway:
+        check_journal(gateway, tmp_path / "journal.jsonl")
+
+
+def check_journal(gateway, journal):
     with httpx.Client(trust_env=False) as client:
         for key in (KEY, SUSPENDED_KEY):
             headers = {"authorization": f"Bearer {key}", "x-request-id": key, "x-sluice-session": key}
@@ -175,10 +185,10 @@ def test_the_journal_plays_again_and_holds_no_secret(gateway):
     gateway.signal(15)
     gateway.process.wait(20)
     assert "dispatch" in shown.lower()
-    played = sluice("replay", str(gateway.journal), "--json")
+    played = sluice("replay", str(journal), "--json")
     assert played.returncode == 0, played.stdout
     assert json.loads(played.stdout)["equal"] is True
     for secret in (KEY, SUSPENDED_KEY, FLEX_KEY, PROMPT, TOKEN):
         assert secret not in shown
-        assert secret not in gateway.journal.read_text()
+        assert secret not in journal.read_text()
         assert secret not in gateway.text()

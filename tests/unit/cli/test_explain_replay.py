@@ -71,6 +71,12 @@ class TestReplay:
         assert answer.exit_code == 2
         assert "nothing that the core decides by" in answer.stderr
 
+    def test_without_its_beginning(self, journal, tmp_path):
+        path = rewrite(journal, tmp_path / "late", lambda lines: [lines[0], *lines[200:]])
+        answer = run("replay", path)
+        assert answer.exit_code == 1
+        assert "does not begin with the start" in answer.stderr or "different from event" in answer.stdout
+
     def test_another_policy(self, journal, tmp_path):
         policy = tmp_path / "policy.yaml"
         policy.write_text("limits: {queued_requests_max: 1}\n")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from service.domain.command import Dispatch
+from service.domain.command import Dispatch, Revoke
 from service.domain.event import AttemptFailed, FailureCause, FirstTokenSeen, PermitEnded, RequestArrived
 from service.domain.permit import PermitEnding
 from service.domain.tier import Tier
@@ -116,6 +116,27 @@ def test_a_failure_belongs_to_the_worker():
     )  # fmt: skip
     found = compare(journal, lambda config: config)
     assert found.other["r"].outcome == "worker_failed"
+
+
+def test_what_is_not_taken_back_here_is_served():
+    """A cheap request is taken back for a dear one; where nothing is cheap, nobody is."""
+    tiers = {
+        "dear": Tier("dear", 0, ttft_targets_s=((10_000, 0.5),)),
+        "standard": Tier("standard", 1, best_effort=True),
+    }
+    dear = replace(build_request("dear", arrived_at=2.0), tier="dear", rank=0)
+    config = FlowConfig(requests_per_worker=1, tiers=tiers)
+    journal = build_journal(
+        arrival("q", 0.1), (0.2, FirstTokenSeen("q")), (1.0, PermitEnded("q", PermitEnding.SERVED, 20, 100)),
+        arrival("r", 1.5), (1.6, FirstTokenSeen("r")), (2.0, RequestArrived(dear)),
+        (2.1, PermitEnded("r", PermitEnding.DROPPED)), (2.2, FirstTokenSeen("dear")),
+        (3.0, PermitEnded("dear", PermitEnding.SERVED)), arrival("z", 30.0), config=config,
+    )  # fmt: skip
+    assert any(isinstance(command, Revoke) for _, _, commands in journal.records for command in commands)
+    assert compare(journal, lambda config: config).changed() == []
+    found = compare(journal, lambda config: replace(config, requests_per_worker=8))
+    assert found.recorded["r"].outcome == "revoked"
+    assert found.other["r"].outcome == "served"
 
 
 def test_a_tier_of_another_rank():
