@@ -7,7 +7,7 @@ from service.domain.estimate import Estimate
 from service.domain.outcome import Outcome
 from service.domain.request import Request
 from service.domain.tier import Tier
-from service.flow.band import BEST_EFFORT, ContractBucket, classify, is_guaranteed
+from service.flow.band import BEST_EFFORT, EXCESS, ContractBucket, classify, is_guaranteed
 from service.flow.state import FlowState
 from service.flow.waiting import Waiting
 
@@ -54,20 +54,48 @@ def foresee_cost(state: FlowState, estimate: Estimate) -> tuple[float, float]:
     return prefill_s + decode_s, prefill_s + decode_s / per_worker
 
 
-def find_refusal(state: FlowState, entry: Waiting, now: float) -> Outcome | None:
-    """Why ``entry`` may not wait; ``None`` if it may."""
-    config, room = state.config, state.room
+def find_bar(state: FlowState, entry: Waiting, now: float) -> Outcome | None:
+    """Why ``entry`` may not be served even if a place is free; ``None`` if it may."""
     if not state.ledger.usable:
         return Outcome.NO_WORKERS
     if entry.request.pinned_to is not None and entry.request.pinned_to not in state.ledger.workers:
         return Outcome.UNKNOWN_RESPONSE
-    if is_browned_out(config.shedding.brownout_forced, entry.band, state):
+    if is_browned_out(state.config.shedding.brownout_forced, entry.band, state):
         return Outcome.SHED
-    if room.size >= config.queued_requests_max or room.tokens + entry.estimate.prompt_tokens > config.queued_tokens_max:
-        return Outcome.QUEUE_FULL
     if now > entry.give_up_at:
         return Outcome.DEADLINE_UNATTAINABLE
-    wait_s = foresee_wait_s(state, entry, now)
+    return None
+
+
+def is_full(state: FlowState, entry: Waiting) -> bool:
+    """Whether the queue has no room for ``entry``, though a guaranteed one may take the place of what is not."""
+    config, room = state.config, state.room
+    requests = room.size + 1 - config.queued_requests_max
+    tokens = room.tokens + entry.estimate.prompt_tokens - config.queued_tokens_max
+    if requests <= 0 and tokens <= 0:
+        return False
+    if not is_guaranteed(entry.band):
+        return True
+    others, their_tokens = room.displaceable(EXCESS)
+    return requests > others or tokens > their_tokens
+
+
+def displace_for(state: FlowState, entry: Waiting) -> list[Waiting]:
+    """Take out those who must make room for ``entry``: of the cheapest band who came last. After ``is_full``."""
+    config, room, displaced = state.config, state.room, []
+    while (
+        room.size >= config.queued_requests_max or room.tokens + entry.estimate.prompt_tokens > config.queued_tokens_max
+    ):
+        last = room.last_of_cheapest()
+        room.remove(last.request.request_id)
+        displaced.append(last)
+    return displaced
+
+
+def find_refusal(state: FlowState, entry: Waiting, wait_s: float | None, now: float) -> Outcome | None:
+    """Why ``entry``, which nothing bars, may not wait for the foreseen ``wait_s``; ``None`` if it may."""
+    if is_full(state, entry):
+        return Outcome.QUEUE_FULL
     if wait_s is not None and now + wait_s > entry.give_up_at:
         return Outcome.DEADLINE_UNATTAINABLE if is_guaranteed(entry.band) else Outcome.SHED
     return None

@@ -24,7 +24,7 @@ def is_guaranteed(band: int) -> bool:
 
 @dataclass(slots=True)
 class ContractBucket:
-    """A contract's token bucket; filled at its rate up to its burst, never below zero."""
+    """A contract's token bucket, filled at its rate up to its burst; below zero it is in debt."""
 
     level: float
     filled_at: float
@@ -32,8 +32,8 @@ class ContractBucket:
     def take(self, allowance: Allowance, work_s: float, now: float) -> bool:
         """Whether a request of ``work_s`` worker-seconds lies within the contract now; if so it is taken.
 
-        One dearer than the whole burst passes when the bucket is full, and empties it: a contract of any size admits
-        requests of any size, only more rarely.
+        One dearer than the whole burst passes when the bucket is full and leaves a debt: a contract of any size admits
+        requests of any size, only more rarely, and never more work than its rate allows.
         """
         cost = work_s if allowance.measure is Measure.WORK else 1.0
         burst = allowance.burst
@@ -41,7 +41,7 @@ class ContractBucket:
         self.filled_at = now
         if self.level < min(cost, burst) or burst <= 0.0:
             return False
-        self.level = max(self.level - cost, 0.0)
+        self.level -= cost
         return True
 
 

@@ -44,7 +44,8 @@ class SheddingConfig:
 
     ``floor_ratio`` of the dispatched work goes to traffic beyond contracts while it waits. At most ``revoked_ratio``
     of the output of the last minute may be thrown away by taking work back. ``brownout_forced`` is the operator's:
-    1 refuses best effort, 2 excess too and takes best effort back, 3 the lowest guaranteed rank as well.
+    1 refuses best effort, 2 excess too and suspends the floor, 3 the lowest guaranteed rank as well; what waits or runs
+    goes on.
     """
 
     floor_ratio: float = 0.02

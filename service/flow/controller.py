@@ -1,6 +1,6 @@
 """Takes events with their moment and returns commands: the one place where requests, queue and workers meet."""
 
-import heapq
+from dataclasses import replace
 from typing import assert_never
 
 from service.domain.command import Command, Enqueue, Grounds, Refuse, Revoke
@@ -23,8 +23,8 @@ from service.domain.event import (
 )
 from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
-from service.domain.units import RequestId
-from service.flow.admission import assess, build_grounds, find_refusal, foresee_wait_s
+from service.domain.units import RequestId, WorkerId
+from service.flow.admission import assess, build_grounds, displace_for, find_bar, find_refusal, foresee_wait_s
 from service.flow.advice import compute_retry_after_s
 from service.flow.balance import Chance
 from service.flow.band import is_guaranteed
@@ -32,7 +32,7 @@ from service.flow.breaker import BreakerState, next_change_at, observe_failure, 
 from service.flow.config import FlowConfig, Reconfigured
 from service.flow.dispatch import find_place, pump, send
 from service.flow.failure import outcome_of
-from service.flow.ledger import Running
+from service.flow.learning import learn_answer, learn_first_token
 from service.flow.retry import RetryBudget
 from service.flow.shedding import WasteBudget, revoke_for
 from service.flow.state import FlowState
@@ -41,9 +41,10 @@ from service.flow.waiting import Waiting
 from service.flow.worker import WorkerState
 
 _CONGESTED_S = 5.0
-"""For so long after a refusal or an expiry for want of capacity, tenants are served by fair share."""
+"""For so long after a refusal or an expiry for want of capacity, tenants of that band are served by fair share. A
+guess: a few times as long as most promises of a first token; the simulator's fairness figures measure it."""
 
-_TPOT_WEIGHT = 0.05
+_WANT_OF_CAPACITY = frozenset({Outcome.QUEUE_FULL, Outcome.DEADLINE_UNATTAINABLE, Outcome.EXPIRED, Outcome.SHED})
 
 
 class FlowController:
@@ -77,6 +78,7 @@ class FlowController:
                 self._state.draining = True
             case Reconfigured():
                 self._state.config = event.config
+                self._sort_out()
                 self._pump(None, now)
             case _:
                 self._handle_worker(event, now)
@@ -92,7 +94,7 @@ class FlowController:
             case WorkerLoadSeen():
                 worker = ledger.worker(event.worker_id)
                 worker.observe_load(event.load, self._state.loosest_tpot_s, now)
-                ledger.sort_out()
+                self._sort_out()
                 self._pump(worker, now)
                 return
             case WorkerJoined():
@@ -105,18 +107,14 @@ class FlowController:
                 ledger.worker(event.worker_id).draining = event.draining
             case _:
                 assert_never(event)
-        ledger.sort_out()
+        self._sort_out()
         self._pump(None, now)
 
     def next_wake_at(self) -> float | None:
-        """When a :class:`Woken` event is due: somebody in the queue gives up, or a worker has rested."""
-        room, wakes = self._state.room, self._state.wakes
-        if not room.size:
-            return None
-        moment = room.next_deadline_at()
-        if wakes and (moment is None or wakes[0] < moment):
-            return wakes[0]
-        return moment
+        """When a :class:`Woken` event is due: somebody in the queue gives up, a worker has rested, or one that was
+        given many prompts may be given more."""
+        deadline_at = self._state.room.next_deadline_at()
+        return None if deadline_at is None else min(deadline_at, self._state.alarms.next_at())
 
     def stats(self, now: float) -> FlowStats:
         """Snapshot of queue, permits and workers; O(workers)."""
@@ -138,29 +136,37 @@ class FlowController:
             return
         entry = assess(state, request, now)
         state.offered.observe(entry.band, entry.hold_s, now)
-        if state.room.size == state.room.choosy or entry.choosy or self._is_dearest(entry):
+        outcome = find_bar(state, entry, now)
+        if outcome is None and (entry.choosy or self._is_dearest(entry)):
             place = find_place(state, entry, None, now)
-            if place is not None and find_refusal(state, entry, now) is None:
+            if place is not None:
                 self._out.append(send(state, entry, *place, now))
                 return
-        outcome = find_refusal(state, entry, now)
-        if outcome is not None and is_guaranteed(entry.band) and outcome is Outcome.DEADLINE_UNATTAINABLE:
-            taken_back = revoke_for(state, entry, None, self._waste, now)
-            if taken_back:
-                self._out += taken_back
-                outcome = None
-        if outcome is not None:
-            self._turn_away(entry, outcome, now)
-            return
         wait_s = foresee_wait_s(state, entry, now)
+        if outcome is None:
+            self._let_wait(entry, wait_s, now)
+        else:
+            self._turn_away(entry, outcome, wait_s, now)
+
+    def _let_wait(self, entry: Waiting, wait_s: float | None, now: float) -> None:
+        """Let it wait if there is hope; if there is none for a promise, work beyond contracts makes room for it."""
+        state = self._state
+        outcome, taken_back = find_refusal(state, entry, wait_s, now), []
+        if is_guaranteed(entry.band) and outcome is not Outcome.QUEUE_FULL:
+            taken_back = revoke_for(state, entry, None if outcome is not None else wait_s, self._waste, now)
+        if outcome is not None and not taken_back:
+            self._turn_away(entry, outcome, wait_s, now)
+            return
+        for displaced in displace_for(state, entry):
+            self._turn_away(displaced, Outcome.SHED, foresee_wait_s(state, displaced, now), now)
         state.room.add(entry)
-        self._out.append(Enqueue(request.request_id, state.room.size, build_grounds(state, entry, wait_s)))
-        if is_guaranteed(entry.band):
-            self._out += revoke_for(state, entry, wait_s, self._waste, now)
+        self._out.append(Enqueue(entry.request.request_id, state.room.size, build_grounds(state, entry, wait_s)))
+        self._out += taken_back
 
     def _is_dearest(self, entry: Waiting) -> bool:
         """Whether nobody waits in a band as dear as this one: then what is free is its own to take."""
-        return all(entry.band < band for band, _ in self._state.room.bands())
+        dearest = next(self._state.room.bands(), None)
+        return dearest is None or entry.band < dearest[0]
 
     def _abandoned(self, event: RequestAbandoned) -> None:
         if self._state.room.remove(event.request_id) is None:
@@ -172,10 +178,7 @@ class FlowController:
         if running is None:
             raise InvariantError(f"first token of request {event.request_id}, which holds no permit")
         worker = state.ledger.start_decoding(running, now)
-        seconds = now - running.permit.granted_at
-        state.calibration(running.entry.request.tier).observe(running.ttft_s, seconds)
-        worker.prefill.observe(running.ahead_tokens, seconds)
-        state.prefill.observe(running.ahead_tokens, seconds)
+        learn_first_token(state, running, worker, now)
         observe_success(worker.breaker)
         self._pump(worker, now)
 
@@ -184,7 +187,7 @@ class FlowController:
         running, worker = state.ledger.release(event.request_id, now)
         match event.ending:
             case PermitEnding.SERVED:
-                self._learn(event, running, worker, now)
+                learn_answer(state, self._waste, event, running, worker, now)
                 observe_success(worker.breaker)
             case PermitEnding.IGNORED:
                 observe_nothing(worker.breaker)
@@ -198,20 +201,6 @@ class FlowController:
                 assert_never(event.ending)
         self._pump(worker, now)
 
-    def _learn(self, event: PermitEnded, running: Running, worker: WorkerState, now: float) -> None:
-        state, tokens = self._state, event.output_tokens
-        state.estimator.observe(running.entry.request, event.prompt_tokens, tokens)
-        self._waste.observe(tokens or 0, 0.0, now)
-        if running.first_token_at is not None and tokens is not None and tokens >= 8:
-            tpot_s = (now - running.first_token_at) / (tokens - 1)
-            state.tpot_s = tpot_s if state.tpot_s is None else state.tpot_s + _TPOT_WEIGHT * (tpot_s - state.tpot_s)
-            if worker.load is None:  # no word from the worker itself: its answers must do
-                worker.pace.observe(worker.decoding + 1.0, tpot_s)
-                worker.limit.observe(
-                    None, worker.decoding + 1.0, worker.decoding + 1, 0.0, running.entry.tpot_s, worker.pace
-                )
-                state.ledger.sort_out()
-
     def _attempt_failed(self, event: AttemptFailed, now: float) -> None:
         state = self._state
         running, worker = state.ledger.release(event.request_id, now)
@@ -220,14 +209,14 @@ class FlowController:
         entry = running.entry
         failed_on = entry.failed_on | {worker.worker_id}
         if running.revoked and event.cause is FailureCause.REVOKED and worker.healthy:
-            entry.revoked += 1  # taken back for somebody dearer: it waits again, for any worker
-            self._wait_again(entry, now)
+            # taken back for somebody dearer: it waits again, for any worker
+            self._wait_again(entry, entry.attempt, entry.failed_on, entry.revoked + 1, now)
         elif self._may_retry(entry, failed_on, event.cause, now):
-            entry.failed_on = failed_on
-            entry.attempt += 1
-            self._wait_again(entry, now)
+            self._wait_again(entry, entry.attempt + 1, failed_on, entry.revoked, now)
         else:
-            self._refuse(event.request_id, outcome_of(event.cause), event.retry_after_s or self._wait_s(entry, now))
+            self._refuse(
+                event.request_id, outcome_of(event.cause), event.retry_after_s or foresee_wait_s(state, entry, now)
+            )
         self._pump(worker, now)
 
     def _may_retry(self, entry: Waiting, failed_on: frozenset[str], cause: FailureCause, now: float) -> bool:
@@ -236,10 +225,14 @@ class FlowController:
         in_time = now < request.deadline_at
         return elsewhere and in_time and state.budget.spend(cause, entry.attempt, state.config.retry)
 
-    def _wait_again(self, entry: Waiting, now: float) -> None:
+    def _wait_again(
+        self, entry: Waiting, attempt: int, failed_on: frozenset[WorkerId], revoked: int, now: float
+    ) -> None:
+        """Queue what came back from a worker, as an entry of its own: heaps may still hold the one that left."""
         state = self._state
-        entry.gone = False
-        entry.give_up_at = entry.request.deadline_at
+        state.sequence += 1
+        again = {"give_up_at": entry.request.deadline_at, "sequence": state.sequence, "gone": False}
+        entry = replace(entry, attempt=attempt, failed_on=failed_on, revoked=revoked, **again)
         place = find_place(state, entry, None, now)
         state.room.add(entry)
         self._out.append(Enqueue(entry.request.request_id, state.room.size))
@@ -257,13 +250,11 @@ class FlowController:
         for request_id in worker.held:
             running = self._state.ledger.running[request_id]
             if not running.revoked:
-                running.revoked = True
+                self._state.ledger.mark_revoked(running)
                 self._out.append(Revoke(request_id, Outcome.STREAM_BROKEN))
 
     def _woken(self, now: float) -> None:
-        wakes = self._state.wakes
-        while wakes and wakes[0] <= now:
-            heapq.heappop(wakes)
+        self._state.alarms.ring(now)
         self._pump(None, now)
 
     def _pump(self, hint: WorkerState | None, now: float) -> None:
@@ -272,14 +263,14 @@ class FlowController:
             return
         for entry in room.take_expired(now):
             outcome = Outcome.EXPIRED if is_guaranteed(entry.band) else Outcome.SHED
-            self._turn_away(entry, outcome if self._state.ledger.usable else Outcome.NO_WORKERS, now)
+            wait_s = foresee_wait_s(self._state, entry, now)
+            self._turn_away(entry, outcome if self._state.ledger.usable else Outcome.NO_WORKERS, wait_s, now)
         if room.size:
             self._out += pump(self._state, hint, now)
 
-    def _turn_away(self, entry: Waiting, outcome: Outcome, now: float) -> None:
-        if outcome is not Outcome.NO_WORKERS:
-            self._state.congested_until = now + _CONGESTED_S
-        wait_s = self._wait_s(entry, now)
+    def _turn_away(self, entry: Waiting, outcome: Outcome, wait_s: float | None, now: float) -> None:
+        if outcome in _WANT_OF_CAPACITY:
+            self._state.room.band(entry.band).congested_until = now + _CONGESTED_S
         self._refuse(entry.request.request_id, outcome, wait_s, build_grounds(self._state, entry, wait_s))
 
     def _refuse(
@@ -290,13 +281,12 @@ class FlowController:
             retry_after_s = compute_retry_after_s(wait_s, state.config.retry_after_max_s, state.chance.random())
         self._out.append(Refuse(request_id, outcome, retry_after_s, grounds))
 
-    def _wait_s(self, entry: Waiting, now: float) -> float | None:
-        return foresee_wait_s(self._state, entry, now)
+    def _sort_out(self) -> None:
+        self._state.ledger.sort_out(self._state.config.requests_per_worker)
 
     def _note_rest(self, worker: WorkerState, now: float) -> None:
-        state = self._state
-        while state.wakes and state.wakes[0] <= now and not state.room.size:
-            heapq.heappop(state.wakes)  # nobody waits for it, and no Woken will come to take it out
+        if not self._state.room.size:
+            self._state.alarms.ring(now)  # nobody waits for what has passed, so no Woken will come to take it out
         moment = next_change_at(worker.breaker, now)
-        if moment is not None and not (state.wakes and state.wakes[0] == moment):
-            heapq.heappush(state.wakes, moment)
+        if moment is not None:
+            self._state.alarms.note_rest(moment)

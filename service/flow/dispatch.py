@@ -26,6 +26,9 @@ _PACE_ROOM, _PACE_ROOM_EXCESS, _CREDIT_KEPT_S = 0.85, 0.6, 0.1
 """Tokens are foreseen to come this much sooner than promised, since requests differ from their mean. Traffic beyond
 contracts has a lower ceiling: what lies above it is headroom for those who were promised something."""
 
+_GRAIN_S = 0.001
+"""Alarms are not set closer than this: the timers of the shells count milliseconds."""
+
 _BACKLOG_SHARE, _BACKLOG_FREE_S = 0.25, 1.0
 """How long a prompt may stand behind others inside a worker: a quarter of its promise, or a second where nothing is
 promised. More would give the order of the queue away, less would let the worker run dry."""
@@ -55,7 +58,7 @@ def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> f
     guaranteed = is_guaranteed(entry.band)
     if not guaranteed and worker.is_stale(now):
         return None
-    if not _leaves_time(entry, worker, guaranteed, now) or not _keeps_pace(entry, worker):
+    if not _keeps_pace(entry, worker) or not _leaves_time(state, entry, worker, now):
         return None
     ttft_s = foresee_ttft_s(state, entry, worker)
     if worker.backlog_tokens:
@@ -69,11 +72,20 @@ def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> f
     return ttft_s
 
 
-def _leaves_time(entry: Waiting, worker: WorkerState, guaranteed: bool, now: float) -> bool:
-    """Whether the prompts that ``worker`` has to read leave its decoding enough time for one more."""
+def _leaves_time(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> bool:
+    """Whether the prompts that ``worker`` has to read leave its decoding enough time for one more. If not, time will
+    change that though nothing happens: the moment is noted."""
+    guaranteed = is_guaranteed(entry.band)
     if not worker.decoding or (guaranteed and _is_pressing(entry, now)):
         return True
-    return worker.read_credit_s(now) >= (0.0 if guaranteed else _CREDIT_KEPT_S)
+    missing_s = (0.0 if guaranteed else _CREDIT_KEPT_S) - worker.read_credit_s(now)
+    if missing_s <= 0.0:
+        return True
+    again_at = now + max(missing_s / worker.prefill_share, _GRAIN_S)
+    if guaranteed and entry.due_at is not None:
+        again_at = min(again_at, max(_pressing_at(entry, entry.due_at), now) + _GRAIN_S)
+    state.alarms.note_again(again_at)
+    return False
 
 
 def _keeps_pace(entry: Waiting, worker: WorkerState) -> bool:
@@ -90,7 +102,11 @@ def _keeps_pace(entry: Waiting, worker: WorkerState) -> bool:
 
 def _is_pressing(entry: Waiting, now: float) -> bool:
     """Whether half of the time to its promise has gone: then its own deadline comes before others' tokens."""
-    return entry.due_at is not None and now - entry.request.arrived_at > 0.5 * (entry.due_at - entry.request.arrived_at)
+    return entry.due_at is not None and now > _pressing_at(entry, entry.due_at)
+
+
+def _pressing_at(entry: Waiting, due_at: float) -> float:
+    return entry.request.arrived_at + 0.5 * (due_at - entry.request.arrived_at)
 
 
 def choose_worker(state: FlowState, entry: Waiting, now: float) -> tuple[WorkerState, float] | None:
@@ -154,6 +170,7 @@ def send(state: FlowState, entry: Waiting, worker: WorkerState, ttft_s: float, n
     if entry.request.request_id in state.room:
         state.room.remove(entry.request.request_id)
         state.room.band(entry.band).charge(entry)
+    _keep_floor(state, entry)
     estimate = entry.estimate
     grounds = Grounds(
         entry.band, estimate.prompt_tokens, estimate.output_tokens, entry.due_at, entry.give_up_at,
@@ -173,32 +190,30 @@ def pump(state: FlowState, hint: WorkerState | None, now: float) -> list[Command
     if room.choosy:
         out += _pump_lines(state, hint.worker_id if hint is not None else None, hint, now)
     while room.size > room.choosy:
-        entry = choose_next(state, now)
-        if entry is None:
-            break
-        place = find_place(state, entry, hint, now)
-        if place is None:
-            break
+        entry = choose_floor(state, now)
+        place = find_place(state, entry, hint, now) if entry is not None else None
+        if entry is None or place is None:
+            if entry is not None:  # its turn has come, and it has no place: it keeps its turn, and saves up no more
+                state.floor_credit_s = entry.work_s
+            entry = next(room.bands())[1].next(now)
+            place = find_place(state, entry, hint, now)
+            if place is None:
+                break
         out.append(send(state, entry, *place, now))
-        _keep_floor(state, entry)
     return out
 
 
-def choose_next(state: FlowState, now: float) -> Waiting | None:
-    """Who is next: the dearest band, unless traffic beyond contracts has earned its floor."""
-    fair = now < state.congested_until
-    first: Waiting | None = None
+def choose_floor(state: FlowState, now: float) -> Waiting | None:
+    """Who beyond contracts comes before guaranteed work that waits, having earned the floor; ``None`` if nobody."""
+    if state.floor_credit_s <= 0.0 or state.config.shedding.brownout_forced >= 2:
+        return None
+    first = True
     for band, queue in state.room.bands():
-        if first is None:
-            first = queue.next(fair)
-            if first is None or not is_guaranteed(band) or state.config.shedding.brownout_forced >= 2:
-                return first
-        elif not is_guaranteed(band):
-            candidate = queue.next(fair)
-            if candidate is not None and state.floor_credit_s >= candidate.work_s:
-                return candidate
-            return first
-    return first
+        if not is_guaranteed(band):
+            entry = None if first else queue.next(now)
+            return entry if entry is not None and state.floor_credit_s >= entry.work_s else None
+        first = False
+    return None
 
 
 def _keep_floor(state: FlowState, entry: Waiting) -> None:

@@ -9,14 +9,13 @@ each is served anyway. When it cannot, deadline order lets the largest flood win
 import heapq
 from dataclasses import dataclass, field
 
-from service.domain.units import TenantId
+from service.domain.units import RequestId, TenantId
+from service.flow.backlog import DueWork
 from service.flow.waiting import Waiting
 
-
-def _bucket(entry: Waiting) -> int:
-    """Deadlines are told apart to half a second: a band's deadlines rarely span more than some tens of seconds, so
-    there are some tens of buckets however many wait."""
-    return int(entry.order[0] * 2.0)
+_STALE = 64
+"""What has left may pile up in the heaps to as many as wait and so many more, before it is swept out. A guess: large
+enough that a short queue is not swept at every step."""
 
 
 @dataclass(slots=True)
@@ -29,22 +28,27 @@ class _Tenant:
 
 
 class BandQueue:
-    """The waiting requests of one band; add, remove and the next are O(log n).
+    """The waiting requests of one band; add, remove and the next are O(log n) amortised.
 
-    ``served`` raises a tenant's counter by the work it was given. A tenant that comes back after a pause is lifted to
-    the least counter of those that wait, so that silence earns no credit.
+    ``charge`` raises a tenant's counter by the work it was given. A tenant that comes back after a pause is lifted to
+    the least counter of those that wait, so that silence earns no credit. Until ``congested_until``, and only then,
+    tenants are served by their counters.
 
     Trade-offs: counters are work as estimated at dispatch, so a tenant whose answers are longer than foreseen gets
-    somewhat more than its share.
+    somewhat more than its share. A tenant's debt is remembered while anybody waits in the band, so there is one small
+    record for each that is ahead of the rest.
     """
 
     __slots__ = (
         "_by_counter",
         "_by_deadline",
+        "_due",
+        "_entries",
         "_floor",
-        "_hold_by_deadline",
+        "_left",
         "_tenants",
         "active",
+        "congested_until",
         "hold_s",
         "size",
         "tokens",
@@ -55,7 +59,11 @@ class BandQueue:
         self._by_deadline: list[tuple[tuple[float, int], Waiting]] = []
         self._by_counter: list[tuple[float, int, TenantId]] = []
         self._floor = 0.0
-        self._hold_by_deadline: dict[int, float] = {}
+        self._due = DueWork()
+        self._entries: dict[RequestId, Waiting] = {}
+        self._left = 0
+        self.congested_until = 0.0
+        """Somebody of this band was turned away for want of capacity a short while ago."""
         self.active = 0
         """Tenants of which something waits."""
         self.size = 0
@@ -68,7 +76,7 @@ class BandQueue:
         if tenant is None:
             tenant = self._tenants[entry.request.tenant_id] = _Tenant(entry.request.tenant_id, self._floor)
         if not tenant.waiting:
-            tenant.counter = max(tenant.counter, self._floor)
+            tenant.counter = max(tenant.counter, self._find_least())
             heapq.heappush(self._by_counter, (tenant.counter, entry.sequence, tenant.tenant_id))
         tenant.waiting += 1
         heapq.heappush(tenant.heap, (entry.order, entry))
@@ -77,8 +85,8 @@ class BandQueue:
         self.tokens += entry.estimate.prompt_tokens
         self.hold_s += entry.hold_s
         tenant.hold_s += entry.hold_s
-        bucket = _bucket(entry)
-        self._hold_by_deadline[bucket] = self._hold_by_deadline.get(bucket, 0.0) + entry.hold_s
+        self._entries[entry.request.request_id] = entry
+        self._due.add(entry.order[0], entry.hold_s)
         self.active += tenant.waiting == 1
 
     def remove(self, entry: Waiting) -> None:
@@ -91,35 +99,37 @@ class BandQueue:
         self.hold_s -= entry.hold_s
         tenant.hold_s -= entry.hold_s
         self.active -= not tenant.waiting
-        bucket = _bucket(entry)
-        left_s = self._hold_by_deadline[bucket] - entry.hold_s
-        if left_s > 1e-9:
-            self._hold_by_deadline[bucket] = left_s
-        else:
-            del self._hold_by_deadline[bucket]
+        del self._entries[entry.request.request_id]
+        self._due.take(entry.order[0], entry.hold_s)
+        self._left += 1
         if not self.size:
             self._reset()
-        elif len(self._by_deadline) > 2 * self.size + 64:
+        elif self._left > self.size + _STALE:
             self._sweep()
 
     def hold_ahead_s(self, entry: Waiting) -> float:
         """Permit-seconds that will be served before ``entry``: what is due earlier, but no more than all active
         tenants' equal share while its own tenant's requests are served."""
-        bucket = _bucket(entry)
-        earlier_s = sum([hold_s for key, hold_s in self._hold_by_deadline.items() if key <= bucket])
+        earlier_s = self._due.sum_until(entry.order[0])
         tenant = self._tenants.get(entry.request.tenant_id)
         own_s = tenant.hold_s if tenant is not None else 0.0
         others = self.active - (1 if tenant is not None and tenant.waiting else 0)
         return min(earlier_s, own_s + others * (own_s + entry.hold_s))
 
-    def next(self, fair: bool) -> Waiting | None:
-        """Who is served next: by deadline, or with ``fair`` the tenant that was served least."""
-        if fair:
-            return self._next_fair()
-        heap = self._by_deadline
-        while heap and heap[0][1].gone:
+    def next(self, now: float) -> Waiting:
+        """Who of those that wait is served next: by deadline, or in a congested band of the tenant served least."""
+        if now < self.congested_until:
+            self._find_least()
+            heap = self._tenants[self._by_counter[0][2]].heap
+        else:
+            heap = self._by_deadline
+        while heap[0][1].gone:
             heapq.heappop(heap)
-        return heap[0][1] if heap else None
+        return heap[0][1]
+
+    def last(self) -> Waiting:
+        """Who of those that wait came last."""
+        return next(reversed(self._entries.values()))
 
     def charge(self, entry: Waiting) -> None:
         """The tenant of ``entry`` was given its work."""
@@ -129,19 +139,17 @@ class BandQueue:
             if tenant.waiting:
                 heapq.heappush(self._by_counter, (tenant.counter, entry.sequence, tenant.tenant_id))
 
-    def _next_fair(self) -> Waiting | None:
+    def _find_least(self) -> float:
+        """The least counter of those that wait, whose tenant then stands first; never less than it was before."""
         heap = self._by_counter
         while heap:
             counter, _, tenant_id = heap[0]
             tenant = self._tenants.get(tenant_id)
-            if tenant is None or not tenant.waiting or counter != tenant.counter:
-                heapq.heappop(heap)  # an older counter, or nobody of that tenant waits
-                continue
-            while tenant.heap[0][1].gone:
-                heapq.heappop(tenant.heap)
-            self._floor = counter
-            return tenant.heap[0][1]
-        return None
+            if tenant is not None and tenant.waiting and counter == tenant.counter:
+                self._floor = counter
+                break
+            heapq.heappop(heap)  # an older counter, or nobody of that tenant waits
+        return self._floor
 
     def _reset(self) -> None:
         """Nobody waits: forget who was served what, beyond the common floor."""
@@ -149,18 +157,25 @@ class BandQueue:
         self._tenants.clear()
         self._by_deadline.clear()
         self._by_counter.clear()
-        self._hold_by_deadline.clear()
+        self._due.clear()
+        self._left = 0
         self.active = 0
         self.tokens = 0
         self.hold_s = 0.0
 
     def _sweep(self) -> None:
-        """Drop what has left from the heaps; amortised O(1) per removal."""
+        """Drop what has left from the heaps, and tenants that would come back as strangers do."""
+        self._left = 0
         self._by_deadline = [item for item in self._by_deadline if not item[1].gone]
         heapq.heapify(self._by_deadline)
+        floor = self._find_least()
         for tenant_id, tenant in list(self._tenants.items()):
-            if not tenant.waiting:
+            if tenant.waiting:
+                tenant.heap = [item for item in tenant.heap if not item[1].gone]
+                heapq.heapify(tenant.heap)
+            elif tenant.counter <= floor:
                 del self._tenants[tenant_id]
-                continue
-            tenant.heap = [item for item in tenant.heap if not item[1].gone]
-            heapq.heapify(tenant.heap)
+            else:
+                tenant.heap = []
+        counters = {(tenant.counter, tenant_id) for tenant_id, tenant in self._tenants.items() if tenant.waiting}
+        self._by_counter = [(counter, turn, tenant_id) for turn, (counter, tenant_id) in enumerate(sorted(counters))]

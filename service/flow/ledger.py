@@ -39,7 +39,8 @@ class PermitLedger:
         self.permits = 0
         """How many requests all usable workers can carry together."""
         self.sheddable: dict[RequestId, None] = {}
-        """Running requests beyond any contract, in order of dispatch: the last has the least work sunk in it."""
+        """Running requests beyond any contract that may still be taken back, in order of dispatch: the last has the
+        least work sunk in it."""
 
     def worker(self, worker_id: WorkerId) -> WorkerState:
         """The worker of that name."""
@@ -59,10 +60,11 @@ class PermitLedger:
         if not worker.held:
             del self.workers[worker_id]
 
-    def sort_out(self) -> None:
-        """Find anew who is usable; to be called after each change of a worker. O(workers)."""
+    def sort_out(self, cap: int) -> None:
+        """Find anew who is usable, each for at most ``cap`` requests; to be called after each change of a worker or of
+        the cap. O(workers)."""
         self.usable = usable = [worker for worker in self.workers.values() if worker.healthy and not worker.draining]
-        self.permits = sum([worker.limit.limit for worker in usable])
+        self.permits = sum([min(worker.limit.limit, cap) for worker in usable])
 
     def grant(self, entry: Waiting, worker: WorkerState, tokens: int, ttft_s: float, now: float) -> Permit:
         """Let the request of ``entry`` occupy ``worker``, which has ``tokens`` of its prompt still to read."""
@@ -75,9 +77,14 @@ class PermitLedger:
         self.running[request.request_id] = Running(entry, permit, tokens, worker.backlog_tokens, ttft_s)
         worker.held[request.request_id] = None
         worker.promise(entry.tpot_s, 1)
-        if not is_guaranteed(entry.band):
+        if not is_guaranteed(entry.band) and not entry.revoked:
             self.sheddable[request.request_id] = None
         return permit
+
+    def mark_revoked(self, running: Running) -> None:
+        """It is being taken back: nobody takes it back a second time."""
+        running.revoked = True
+        self.sheddable.pop(running.permit.request_id, None)
 
     def start_decoding(self, running: Running, now: float) -> WorkerState:
         """The first token of ``running`` has come."""

@@ -65,11 +65,12 @@ class WorkerLimit:
     ) -> None:
         """Take in one reading: the worker's own word, the mean ``batch`` and the ``peak`` of requests that got tokens
         side by side since the last one, and how many seconds of prompts it still has to read, which would explain
-        that some wait."""
+        that some wait. A reading that lacks the figures may lower the limit and not raise it."""
         if load is not None:
             self._observe_slots(load.running_requests, load.waiting_requests, batch, peak, prefilling_s)
         wished = float(self.limit)
-        if batch >= _SATURATED * self.limit:
+        told = load is None or (load.running_requests is not None and load.waiting_requests is not None)
+        if told and batch >= _SATURATED * self.limit:
             wished = self.limit * _GROWTH_AFTER + 1.0 if self._found else self.limit * 2.0
         if target_s is not None and pace.known:
             bound = _ROOM * target_s

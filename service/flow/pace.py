@@ -67,8 +67,6 @@ class DecodePace:
             if batch <= upper[0]:
                 below, above = lower, upper
                 break
-        if above[0] <= below[0]:
-            return above[1]
         slope = max((above[1] - below[1]) / (above[0] - below[0]), 0.0)
         return max(above[1] + slope * (batch - above[0]), 1e-6)
 

@@ -94,6 +94,15 @@ class WaitingRoom:
             if queue.size:
                 yield band, queue
 
+    def displaceable(self, beyond: int) -> tuple[int, int]:
+        """Requests and prompt tokens that wait in bands from ``beyond`` on."""
+        queues = [queue for band, queue in self._bands.items() if band >= beyond]
+        return sum([queue.size for queue in queues]), sum([queue.tokens for queue in queues])
+
+    def last_of_cheapest(self) -> Waiting:
+        """Who came last into the cheapest band in which somebody waits."""
+        return next(queue for band in reversed(self._order) if (queue := self._bands[band]).size).last()
+
     def hold_ahead_s(self, entry: Waiting) -> float:
         """Permit-seconds that will be served before ``entry``: dearer bands, and its own as far as it goes first."""
         ahead_s = 0.0

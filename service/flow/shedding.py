@@ -1,5 +1,7 @@
 """Takes work beyond contracts back from workers when guaranteed work would miss its deadline otherwise."""
 
+from itertools import islice
+
 from service.domain.command import Command, Revoke
 from service.domain.outcome import Outcome
 from service.flow.ledger import Running
@@ -7,6 +9,9 @@ from service.flow.state import FlowState
 from service.flow.waiting import Waiting
 
 _WINDOW_S = 60.0
+
+_LOOKED_AT = 8
+"""Requests looked at to find one whose worker would help: nearly always the first does."""
 
 
 class WasteBudget:
@@ -38,27 +43,28 @@ def emitted_tokens(state: FlowState, running: Running, now: float) -> float:
     return (now - running.first_token_at) / max(state.tpot_s or 0.02, 1e-4)
 
 
-def find_victim(state: FlowState, waste: WasteBudget, now: float) -> Running | None:
-    """The request beyond contracts with the least work sunk in it, that may be taken back once."""
-    for request_id in reversed(state.ledger.sheddable):
+def find_victim(state: FlowState, entry: Waiting, waste: WasteBudget, now: float) -> Running | None:
+    """Of the last few requests beyond contracts the one with the least work sunk in it, whose permit would help
+    ``entry``; ``None`` also if the budget does not allow it."""
+    for request_id in islice(reversed(state.ledger.sheddable), _LOOKED_AT):
         running = state.ledger.running[request_id]
-        if running.revoked or running.entry.revoked:
-            continue
-        if waste.allows(emitted_tokens(state, running, now), state.config.shedding.revoked_ratio):
-            return running
-        return None
+        worker = state.ledger.workers[running.permit.worker_id]
+        if worker.healthy and not worker.draining and entry.request.pinned_to in (None, worker.worker_id):
+            tokens = emitted_tokens(state, running, now)
+            return running if waste.allows(tokens, state.config.shedding.revoked_ratio) else None
     return None
 
 
 def revoke_for(state: FlowState, entry: Waiting, wait_s: float | None, waste: WasteBudget, now: float) -> list[Command]:
-    """Make room for ``entry`` if it would miss its deadline by waiting; at most one victim at a time."""
+    """Make room for ``entry`` if it would miss its deadline by waiting, or if nothing is known of the wait; at most one
+    victim at a time."""
     if entry.due_at is None or not state.ledger.sheddable:
         return []
     if wait_s is not None and now + 2.0 * wait_s <= entry.give_up_at:
         return []
-    victim = find_victim(state, waste, now)
+    victim = find_victim(state, entry, waste, now)
     if victim is None:
         return []
-    victim.revoked = True
+    state.ledger.mark_revoked(victim)
     waste.observe(0.0, emitted_tokens(state, victim, now), now)
     return [Revoke(victim.permit.request_id, Outcome.REVOKED)]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from service.domain.units import TenantId, TierName
+from service.flow.alarms import Alarms
 from service.flow.balance import Chance
 from service.flow.band import ContractBucket
 from service.flow.calibration import Quantile
@@ -32,11 +33,10 @@ class FlowState:
     prefill: PrefillPace = field(default_factory=PrefillPace)
     buckets: dict[TenantId, ContractBucket] = field(default_factory=dict)
     calibrations: dict[TierName, Quantile] = field(default_factory=dict)
-    wakes: list[float] = field(default_factory=list)
+    alarms: Alarms = field(default_factory=Alarms)
     tpot_s: float | None = None
     sequence: int = 0
     draining: bool = False
-    congested_until: float = 0.0
     floor_credit_s: float = 0.0
 
     def calibration(self, tier: TierName) -> Quantile:
@@ -48,8 +48,12 @@ class FlowState:
 
     @property
     def capacity_found(self) -> bool:
-        """Whether the permits of at least one usable worker are known rather than still growing."""
-        return any(worker.limit.found for worker in self.ledger.usable)
+        """Whether what at least one usable worker can carry is known rather than still growing, found or capped by the
+        operator, and also how long an answer takes there."""
+        if self.tpot_s is None:
+            return False
+        cap = self.config.requests_per_worker
+        return any(worker.limit.found or worker.limit.limit >= cap for worker in self.ledger.usable)
 
     @property
     def loosest_tpot_s(self) -> float | None:

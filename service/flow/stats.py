@@ -27,7 +27,7 @@ class FlowStats:
     queued_tokens: int
     in_flight: int
     draining: bool
-    mean_service_s: float | None
+    mean_tpot_s: float | None
     workers: tuple[WorkerStats, ...]
 
 

@@ -117,6 +117,8 @@ class WorkerState:
         self._share_prefill(target_s)
         if target_s is not None:
             target_s *= 1.0 - min(self.prefill_ratio, 0.8)  # what prompts take, decoding cannot have
+        if load.age_s(now) > STALE_AFTER_S:
+            return  # it tells of another time: nothing is granted because of it
         self.limit.observe(load, batch, peak, self.prefilling_s, target_s, self.read_pace())
 
     def _share_prefill(self, target_s: float | None) -> None:

@@ -226,19 +226,18 @@ def _convert(data: object, kind: type[_T]) -> _T:
         raise JournalError(f"not a {kind.__name__}: {error}") from error
 
 
-def _name_and_fields(value: Event | Reconfigured | Command) -> list[object]:
-    return [type(value).__name__, msgspec.to_builtins(value)]
+def _name_and_fields(value: object, name: str | None = None) -> list[object]:
+    return [name or type(value).__name__, msgspec.to_builtins(value)]
 
 
 def _encode_command(command: Command) -> list[object]:
-    if not isinstance(command, Refuse | Revoke):
-        return _name_and_fields(command)
-    fields: dict[str, object] = {"request_id": command.request_id, "outcome": command.outcome.label}
-    if isinstance(command, Refuse):  # spelled out: msgspec knows no enum with values of several parts
-        fields["retry_after_s"] = command.retry_after_s
-        if command.grounds is not None:
-            fields["grounds"] = msgspec.to_builtins(command.grounds)
-    return [type(command).__name__, fields]
+    # msgspec knows no enum with values of several parts
+    if isinstance(command, Refuse):
+        label, wish_s = command.outcome.label, command.retry_after_s
+        return _name_and_fields(_RefuseAsWritten(command.request_id, label, wish_s, command.grounds), "Refuse")
+    if isinstance(command, Revoke):
+        return _name_and_fields(_RevokeAsWritten(command.request_id, command.outcome.label), "Revoke")
+    return _name_and_fields(command)
 
 
 def _decode_command(name: str, fields: dict[str, object]) -> Command:
@@ -246,7 +245,7 @@ def _decode_command(name: str, fields: dict[str, object]) -> Command:
         refusal = _convert(fields, _RefuseAsWritten)
         return Refuse(refusal.request_id, _OUTCOMES[refusal.outcome], refusal.retry_after_s, refusal.grounds)
     if name == "Revoke":
-        revoked = _convert(fields, _RevokeAsWritten)
-        return Revoke(revoked.request_id, _OUTCOMES[revoked.outcome])
+        revocation = _convert(fields, _RevokeAsWritten)
+        return Revoke(revocation.request_id, _OUTCOMES[revocation.outcome])
     command: Command = _convert(fields, _COMMANDS[name])
     return command

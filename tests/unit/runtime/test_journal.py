@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from service.domain.command import Dispatch, Enqueue, Refuse, Revoke
+from service.domain.command import Dispatch, Enqueue, Grounds, Refuse, Revoke
 from service.domain.event import (
     AttemptFailed,
     DrainBegan,
@@ -58,11 +58,15 @@ EVENTS = [
     Woken(),
     Reconfigured(FlowConfig(retry_after_max_s=2 / 3)),
 ]
+GROUNDS = Grounds(64, 100, 20, 1 / 3, 2.5, 7, 64, 0.1, 0.2, 3, 8)
 COMMANDS = [
     Enqueue("r", 3),
+    Enqueue("r", 3, GROUNDS),
     Dispatch("r", "a", 2),
-    *[Revoke("r", o) for o in Outcome],
-    *[Refuse("r", o, 0.1 * 3) for o in Outcome],
+    Dispatch("r", "a", 2, GROUNDS),
+    Refuse("r", Outcome.SHED, None, GROUNDS),
+    *[Revoke("r", outcome) for outcome in Outcome],
+    *[Refuse("r", outcome, 0.1 * 3) for outcome in Outcome],
 ]
 WOKEN = (1.0, Woken(), [])
 
