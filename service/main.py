@@ -11,7 +11,6 @@ import logging
 import random
 import secrets
 import signal
-import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -35,11 +34,15 @@ from service.gateway.server import build_protocol_factory
 from service.runtime.account import Accounts
 from service.runtime.beat import Beat
 from service.runtime.clock import MonotonicClock
+from service.runtime.decisions import DecisionLog
 from service.runtime.descriptors import bound_connections, raise_descriptor_limit
 from service.runtime.drain import Drain
 from service.runtime.driver import Driver
+from service.runtime.journal import JournalHeader
 from service.runtime.journey import Road
 from service.runtime.outbox import Outbox
+from service.runtime.ports import Observer
+from service.runtime.recording import open_journal
 from service.runtime.sockets import open_listener
 from service.settings.admin_token import obtain_token
 from service.settings.build import CACHE_SALT, Plan, load_plan
@@ -52,7 +55,7 @@ from service.telemetry.gauges import Snapshot
 from service.telemetry.lag import LoopLag
 from service.telemetry.logs import RequestLog, run_logs, set_level
 from service.telemetry.recorder import Recorder
-from service.workers.discovery import Discovery, DnsDiscovery, StaticDiscovery
+from service.workers.discovery import StaticDiscovery, build_discovery
 from service.workers.monitor import Monitor
 from service.workers.pool import WorkerPool
 from service.workers.probe import build_client_factory
@@ -61,11 +64,10 @@ from service.workers.suspicion import Suspicion
 
 _log = logging.getLogger("sluice.main")
 
-_SWEEP_REQUESTS_S, _SWEEP_CONNECTIONS_S = 0.25, 1.0
+_SWEEP_REQUESTS_S, _SWEEP_CONNECTIONS_S, _FLUSH_JOURNAL_S = 0.25, 1.0, 1.0
 _BACKLOG = 4096
 
 Reread = Callable[[], Plan]
-Now = Callable[[], float]
 
 
 class House:
@@ -81,45 +83,66 @@ class House:
         outbox = Outbox(loop.call_soon)
         self._pool = WorkerPool(plan.pool, loop, clock.now, outbox.write)
         self._recorder = Recorder(plan.corridor.tiers.values())
-        self._driver = Driver(FlowController(plan.flow, chance), clock, loop, [self._recorder])
+        logs = plan.settings.logs
+        wall_offset_s = clock.wall() - clock.now()
+        self._decisions = DecisionLog(logs.decisions, plan.flow, wall_offset_s)
+        self._journal = open_journal(
+            logs.journal, logs.journal_max_bytes, JournalHeader(seed, plan.flow, wall_offset_s)
+        )
+        observers: list[Observer] = [
+            self._recorder,
+            self._decisions,
+            *([] if self._journal is None else [self._journal]),
+        ]
+        core_chance = random.Random(seed)  # noqa: S311 - its own: a journal is played again from the seed
+        self._driver = Driver(FlowController(plan.flow, core_chance), clock, loop, observers)
+        self._brownout_level = 0
         roster = PoolRoster(self._pool, self._driver.submit)
-        self._discovery = _build_discovery(plan, loop, clock.now, chance)
+        self._discovery = build_discovery(plan.dns, plan.workers, loop, clock.now, chance)
         self.monitor = Monitor(
             plan.monitor, self._discovery, build_client_factory(plan.monitor.probe), self._driver.submit,
             self._pool, roster, clock.now, chance,
         )  # fmt: skip
-        self._request_log = RequestLog(plan.settings.logs.requests)
-        accounts = Accounts([self._recorder, self._request_log, Suspicion(self.monitor.suspect)])
+        self._request_log = RequestLog(logs.requests)
+        accounts = Accounts([self._recorder, self._request_log, Suspicion(self.monitor.suspect), self._decisions])
         self._opaque = functools.lru_cache(maxsize=4096)(functools.partial(_name_for_clients, plan.corridor.salt))
         road = Road(self._driver, self._pool, accounts, clock, loop.call_later, plan.relay, self._opaque)
         self._directory = MemoryDirectory(plan.keys)
         self._corridor = Corridor(road, self._directory, plan.corridor, plan.cors)
+        self._corridor.note_alias = self._decisions.note_alias
         self._guard = Guard(build_rest(self._model_cards, lambda: self.desk.ready()), self._directory, plan.cors)
         edge = plan.edge
         connections_max = bound_connections(edge.connections_max, edge.connections_reserve, descriptors)
         if connections_max < edge.connections_max:
-            _log.warning("%d descriptors allow %d client connections, not the %d configured",
-                         descriptors, connections_max, edge.connections_max)  # fmt: skip
+            _log.warning("%d descriptors: no more than %d client connections", descriptors, connections_max)
         self._bodies = ByteBudget(edge.bodies_max_bytes)
         self.factory, self._edge_state = build_protocol_factory(
             self._guard, replace(edge, connections_max=connections_max), self._corridor, loop, self._bodies, outbox
         )
         self.drain = Drain(self, clock.now)
-        self.desk = Desk(self._driver, self.monitor, self.drain, self, self, roster.set_draining, self._opaque)
+        self.desk = Desk(
+            self._driver, self.monitor, self.drain, self, self, roster.set_draining, self._opaque,
+            self._decisions.describe,
+        )  # fmt: skip
         self.server: asyncio.Server | None = None
         self.certificates: Certificates | None = None
         self._born_at = int(clock.wall())
         lag = LoopLag()
         self.exposition = Exposition(self._recorder, lag, self._snapshot, read_version())
-        self.beats = (
+        self.beats: tuple[Beat, ...] = (
             Beat(_SWEEP_REQUESTS_S, self._driver.sweep, loop.call_later, clock.now, lag.observe),
             Beat(_SWEEP_CONNECTIONS_S, self._sweep_connections, loop.call_later, clock.now),
             Beat(_SWEEP_CONNECTIONS_S, self._pool.sweep, loop.call_later, clock.now),
         )
+        if self._journal is not None:
+            self.beats += (Beat(_FLUSH_JOURNAL_S, self._journal.flush, loop.call_later, clock.now),)
 
     def _snapshot(self) -> Snapshot:
         ages = {status.worker_id: status.load_age_s for status in self.monitor.status()}
-        return Snapshot(self._driver.stats(), ages, self._bodies.taken, self.open_connections())
+        return Snapshot(
+            self._driver.stats(), ages, self._bodies.taken, self.open_connections(), self._brownout_level,
+            None if self._journal is None else self._journal.dropped,
+        )  # fmt: skip
 
     def _model_cards(self) -> list[dict[str, Any]]:
         model = self._corridor.config.model
@@ -172,6 +195,8 @@ class House:
         for connection in tuple(self._edge_state.connections):
             connection.transport.abort()
         self._pool.close()
+        if self._journal is not None:
+            self._journal.close()
 
     # ---------------------------------------------------------------- the configuration (gateway.desk.Papers)
 
@@ -191,6 +216,21 @@ class House:
         """The settings in force."""
         waiting = find_waiting_changes(self._started, self.plan.settings)
         return {"settings": describe_settings(self.plan.settings), "needs_restart": waiting}
+
+    def brownout_level(self) -> int:
+        """The level an operator has forced; it outlives a reload, and ends with the process."""
+        return self._brownout_level
+
+    def force_brownout(self, level: int) -> None:
+        """Let the core refuse what this level keeps out."""
+        self._brownout_level = level
+        self._configure_core(self.plan)
+
+    def _configure_core(self, plan: Plan) -> None:
+        shedding = replace(plan.flow.shedding, brownout_forced=self._brownout_level)
+        flow = replace(plan.flow, shedding=shedding)
+        self._decisions.note_config(flow, self._clock.now())
+        self._driver.submit(Reconfigured(flow))
 
     async def reload(self) -> tuple[Sequence[str], Sequence[str]]:
         """Read the file again, in a thread, and apply what can be applied while running; refused whole if anything is
@@ -215,7 +255,7 @@ class House:
         running = self._corridor.config
         corridor = keep_started(plan.corridor, running)
         self._recorder.reconfigure(corridor.tiers.values())
-        self._driver.submit(Reconfigured(plan.flow))
+        self._configure_core(plan)
         self._corridor.reconfigure(corridor, plan.cors, plan.relay)
         self._guard.reconfigure(plan.cors)
         self._directory.replace(plan.keys)
@@ -229,13 +269,6 @@ class House:
 def _name_for_clients(salt: bytes, worker_id: WorkerId) -> bytes:
     """A worker's name in answers: the same on every replica, and no address."""
     return hashlib.blake2b(worker_id.encode(), key=salt[:64], digest_size=6).hexdigest().encode()
-
-
-def _build_discovery(plan: Plan, loop: asyncio.AbstractEventLoop, now: Now, chance: random.Random) -> Discovery:
-    if plan.dns is None:
-        return StaticDiscovery(plan.workers, now)
-    resolve = functools.partial(loop.getaddrinfo, type=socket.SOCK_STREAM)
-    return DnsDiscovery(plan.dns, resolve, now, chance)
 
 
 def run(path: Path, environment: Mapping[str, str], say: Callable[[str], None]) -> int:

@@ -7,7 +7,6 @@ the core, and hands every event with its commands to the observers.
 
 import heapq
 import math
-import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -16,9 +15,9 @@ from service.domain.command import Command
 from service.domain.errors import InvariantError
 from service.domain.event import Event, Woken
 from service.flow.config import Reconfigured
-from service.flow.controller import FlowController
 from service.runtime.journal import Journal, Record
 from service.runtime.ports import Observer
+from service.runtime.replay import replay as play
 
 
 class Core(Protocol):
@@ -84,11 +83,6 @@ class VirtualDriver:
         finally:
             self._busy = False
 
-    def play(self, at: float, event: Event | Reconfigured) -> list[Command]:
-        """Let ``event`` happen at ``at`` and return its commands; alarms ring only where they are played."""
-        self.now = at
-        return self._step(event)
-
     def replace(self, controller: Core) -> None:
         """From here on drive another controller, as after a restart of the gateway."""
         self._controller = controller
@@ -143,10 +137,7 @@ def replay(journal: Journal, on_command: OnCommand = ignore_command) -> Iterator
     Raises:
         ValueError: events are missing from the journal, so that it says nothing of what follows.
     """
-    if journal.dropped:
-        raise ValueError(f"{journal.dropped} events are missing from the journal")
-    header = journal.header
-    chance = random.Random(header.seed)  # noqa: S311 - repeatable on purpose
-    driver = VirtualDriver(FlowController(header.config, chance), on_command)
-    for at, event, _ in journal.records:
-        yield at, event, driver.play(at, event)
+    for at, event, commands in play(journal):
+        for command in commands:
+            on_command(at, command)
+        yield at, event, commands

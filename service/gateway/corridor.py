@@ -4,7 +4,7 @@ import functools
 import hashlib
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from service.domain.outcome import Outcome
@@ -59,6 +59,7 @@ class Corridor:
         self._prefix = secrets.token_hex(4)
         self._count = 0
         self._salts: dict[str, bytes] = {}
+        self.note_alias: Callable[[bytes, RequestId], None] | None = None
         self.config = config
 
     def reconfigure(self, config: CorridorConfig, cors: CorsPolicy, relay: RelayConfig) -> None:
@@ -284,6 +285,10 @@ class Corridor:
         theirs = named.get(b"x-request-id")
         if theirs is None or not is_sane_id(theirs):
             theirs = settlement.request_id.encode()
+        elif settlement.client_request_id is None and b"sk-" not in theirs:  # a key, taken for an id, is kept nowhere
+            settlement.client_request_id = theirs.decode("latin-1")
+            if self.note_alias is not None:
+                self.note_alias(theirs, settlement.request_id)
         lines = b"x-request-id: %b\r\n" % theirs
         if tier is not None:
             lines += b"x-sluice-tier: %b\r\n" % tier.encode()

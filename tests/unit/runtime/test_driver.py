@@ -19,7 +19,7 @@ from service.domain.permit import PermitEnding
 from service.flow.config import FlowConfig
 from service.flow.controller import FlowController
 from service.runtime.driver import Driver
-from service.runtime.journal import JournalRing
+from service.runtime.recording import JournalRing
 from tests.support.flow import build_request
 from tests.support.loop import FakeLoop
 

@@ -8,7 +8,8 @@ from service.domain.errors import InvariantError
 from service.domain.event import PermitEnded, RequestArrived, Woken, WorkerHealthChanged, WorkerJoined
 from service.domain.permit import PermitEnding
 from service.flow.config import FlowConfig
-from service.runtime.journal import Journal, JournalHeader, JournalRing
+from service.runtime.journal import Journal, JournalHeader
+from service.runtime.recording import JournalRing
 from tests.support.flow import build_controller, build_request
 
 
