@@ -1,6 +1,5 @@
 """Takes events with their moment and returns commands: the one place where requests, queue and workers meet."""
 
-from dataclasses import replace
 from typing import assert_never
 
 from service.domain.command import Command, Enqueue, Grounds, Refuse, Revoke
@@ -211,12 +210,12 @@ class FlowController:
         observe_failure(worker.breaker, event.cause, event.retry_after_s, now, state.config.breaker)
         self._note_rest(worker, now)
         entry = running.entry
-        failed_on = entry.failed_on | {worker.worker_id}
+        failed_on, revoked = entry.failed_on | {worker.worker_id}, entry.revoked + running.revoked
         if running.revoked and event.cause is FailureCause.REVOKED and worker.healthy:
             # taken back for somebody dearer: it waits again, for any worker
-            self._wait_again(entry, entry.attempt, entry.failed_on, entry.revoked + 1, now)
+            self._wait_again(entry, entry.attempt, entry.failed_on, revoked, now)
         elif self._may_retry(entry, failed_on, event.cause, now):
-            self._wait_again(entry, entry.attempt + 1, failed_on, entry.revoked, now)
+            self._wait_again(entry, entry.attempt + 1, failed_on, revoked, now)
         else:
             self._refuse(
                 event.request_id, outcome_of(event.cause), event.retry_after_s or foresee_wait_s(state, entry, now)
@@ -232,15 +231,15 @@ class FlowController:
     def _wait_again(
         self, entry: Waiting, attempt: int, failed_on: frozenset[WorkerId], revoked: int, now: float
     ) -> None:
-        """Queue what came back from a worker, as an entry of its own: heaps may still hold the one that left."""
+        """Queue what came back from a worker."""
         state = self._state
         state.sequence += 1
-        again = {"give_up_at": entry.request.deadline_at, "sequence": state.sequence, "gone": False}
-        entry = replace(entry, attempt=attempt, failed_on=failed_on, revoked=revoked, **again)
-        place = find_place(state, entry, None, now)
+        entry = entry.renew(state.sequence, attempt, failed_on, revoked)
+        in_time = entry.choosy and now < entry.give_up_at
+        place = find_place(state, entry, None, now) if in_time else None
         state.room.add(entry)
         self._out.append(Enqueue(entry.request.request_id, state.room.size))
-        if place is not None and entry.choosy:
+        if place is not None:
             self._out.append(send(state, entry, *place, now))
 
     # ---------------------------------------------------------------- workers and the queue

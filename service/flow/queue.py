@@ -126,9 +126,9 @@ class WaitingRoom:
     def next_deadline_at(self) -> float | None:
         """When the next waiting request gives up; ``None`` when nobody waits. Forgets those that left."""
         while self._deadlines:
-            moment, _, request_id = self._deadlines[0]
+            moment, sequence, request_id = self._deadlines[0]
             entry = self._entries.get(request_id)
-            if entry is not None and entry.give_up_at == moment:
+            if entry is not None and entry.sequence == sequence:
                 return moment
             heapq.heappop(self._deadlines)
         return None

@@ -45,13 +45,13 @@ def emitted_tokens(state: FlowState, running: Running, now: float) -> float:
 
 def find_victim(state: FlowState, entry: Waiting, waste: WasteBudget, now: float) -> Running | None:
     """Of the last few requests beyond contracts the one with the least work sunk in it, whose permit would help
-    ``entry``; ``None`` also if the budget does not allow it."""
+    ``entry`` and that may still be wasted."""
     for request_id in islice(reversed(state.ledger.sheddable), _LOOKED_AT):
         running = state.ledger.running[request_id]
         worker = state.ledger.workers[running.permit.worker_id]
         if worker.healthy and not worker.draining and entry.request.pinned_to in (None, worker.worker_id):
-            tokens = emitted_tokens(state, running, now)
-            return running if waste.allows(tokens, state.config.shedding.revoked_ratio) else None
+            if waste.allows(emitted_tokens(state, running, now), state.config.shedding.revoked_ratio):
+                return running
     return None
 
 

@@ -34,6 +34,14 @@ class Waiting:
     revoked: int = 0
     gone: bool = False
 
+    def renew(self, sequence: int, attempt: int, failed_on: frozenset[WorkerId], revoked: int) -> "Waiting":
+        """The entry under which it waits again after it came back from a worker, with all the patience it has left; the
+        queue's heaps may still hold this one."""
+        return Waiting(
+            self.request, self.estimate, self.band, self.due_at, self.request.deadline_at, self.hold_s, self.work_s,
+            sequence, self.tpot_s, attempt, failed_on, revoked,
+        )  # fmt: skip
+
     @property
     def choosy(self) -> bool:
         """Whether not every worker will do, so that it must not hold up those behind it."""
