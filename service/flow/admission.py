@@ -31,24 +31,24 @@ def assess(state: FlowState, request: Request, now: float) -> Waiting:
     """Everything that decides the place of ``request`` in the queue; its work is taken from its contract here."""
     estimate = state.estimator.estimate(request)
     tier = state.config.tiers.get(request.tier)
-    hold_s, work_s = foresee_cost(state, estimate)
+    median_s = state.prefill.predict_s(estimate.prompt_tokens)
+    hold_s, work_s = foresee_cost(state, estimate, median_s)
     band = classify(tier, request.rank, _within_contract(state, request, work_s, now))
     target_s = find_ttft_target_s(tier, estimate.prompt_tokens)
     due_at, give_up_at = None, request.deadline_at
-    if target_s is not None:  # beyond the contract a late answer is worth no more than within it
-        median_s = state.prefill.predict_s(estimate.prompt_tokens)
-        if median_s <= target_s:  # else not even an idle worker could keep it: it is served as well as may be
-            due_at = request.arrived_at + target_s
-            needed_s = min(state.calibration(request.tier).bound_s(median_s), max(median_s, _NEEDED_SHARE * target_s))
-            give_up_at = min(give_up_at, due_at - needed_s)
+    # Beyond the contract a late answer is worth no more than within it. Where not even an idle worker could keep the
+    # promise, it is served as well as may be.
+    if target_s is not None and median_s <= target_s:
+        due_at = request.arrived_at + target_s
+        needed_s = min(state.calibration(request.tier).bound_s(median_s), max(median_s, _NEEDED_SHARE * target_s))
+        give_up_at = min(give_up_at, due_at - needed_s)
     state.sequence += 1
     tpot_s = tier.tpot_target_s if tier is not None and is_guaranteed(band) else None
     return Waiting(request, estimate, band, due_at, give_up_at, hold_s, work_s, state.sequence, tpot_s)
 
 
-def foresee_cost(state: FlowState, estimate: Estimate) -> tuple[float, float]:
+def foresee_cost(state: FlowState, estimate: Estimate, prefill_s: float) -> tuple[float, float]:
     """Seconds for which a permit will be held, and worker-seconds of work."""
-    prefill_s = state.prefill.predict_s(estimate.prompt_tokens)
     decode_s = estimate.output_tokens * (state.tpot_s or _FALLBACK_TPOT_S)
     per_worker = max(state.ledger.permits / max(len(state.ledger.usable), 1), 1.0)
     return prefill_s + decode_s, prefill_s + decode_s / per_worker
@@ -60,7 +60,8 @@ def find_bar(state: FlowState, entry: Waiting, now: float) -> Outcome | None:
         return Outcome.NO_WORKERS
     if entry.request.pinned_to is not None and entry.request.pinned_to not in state.ledger.workers:
         return Outcome.UNKNOWN_RESPONSE
-    if is_browned_out(state.config.shedding.brownout_forced, entry.band, state):
+    level = state.config.shedding.brownout_forced
+    if level and is_browned_out(level, entry.band, state):
         return Outcome.SHED
     if now > entry.give_up_at:
         return Outcome.DEADLINE_UNATTAINABLE

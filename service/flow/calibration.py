@@ -16,15 +16,16 @@ class Quantile:
     Trade-offs: coverage holds over many requests, not for each kind of request.
     """
 
-    __slots__ = ("level", "q")
+    __slots__ = ("_factor", "level", "q")
 
     def __init__(self, level: float, q: float = 0.0) -> None:
         self.level = level
         self.q = q
+        self._factor = math.exp(q)
 
     def bound_s(self, predicted_s: float) -> float:
         """The value that a share ``level`` of outcomes stays below."""
-        return predicted_s * math.exp(self.q)
+        return predicted_s * self._factor
 
     def observe(self, predicted_s: float, observed_s: float) -> None:
         """Learn from one outcome."""
@@ -32,3 +33,4 @@ class Quantile:
             return
         exceeded = observed_s > self.bound_s(predicted_s)
         self.q = min(max(self.q + _STEP * (self.level if exceeded else self.level - 1.0), _LOW), _HIGH)
+        self._factor = math.exp(self.q)

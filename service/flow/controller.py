@@ -112,7 +112,10 @@ class FlowController:
     def next_wake_at(self) -> float | None:
         """When a :class:`Woken` event is due: somebody in the queue gives up, a worker has rested, or one that was
         given many prompts may be given more."""
-        deadline_at = self._state.room.next_deadline_at()
+        room = self._state.room
+        if not room.size:
+            return None
+        deadline_at = room.next_deadline_at()
         return None if deadline_at is None else min(deadline_at, self._state.alarms.next_at())
 
     def stats(self, now: float) -> FlowStats:
@@ -127,7 +130,7 @@ class FlowController:
 
     def _arrived(self, event: RequestArrived, now: float) -> None:
         state, request = self._state, event.request
-        if request.request_id in state.room or request.request_id in state.ledger.running:
+        if request.request_id in state.ledger.running or (state.room.size and request.request_id in state.room):
             raise InvariantError(f"request {request.request_id} arrived twice")
         state.budget.earn(state.config.retry)
         if state.draining:
@@ -164,7 +167,8 @@ class FlowController:
 
     def _is_dearest(self, entry: Waiting) -> bool:
         """Whether nobody waits in a band as dear as this one: then what is free is its own to take."""
-        dearest = next(self._state.room.bands(), None)
+        room = self._state.room
+        dearest = next(room.bands(), None) if room.size else None
         return dearest is None or entry.band < dearest[0]
 
     def _abandoned(self, event: RequestAbandoned) -> None:

@@ -117,6 +117,10 @@ def choose_worker(state: FlowState, entry: Waiting, now: float) -> tuple[WorkerS
     prompts gather where little decodes, and short requests keep away from there by themselves.
     """
     usable = state.ledger.usable
+    if len(usable) == 1:
+        only = usable[0]
+        ttft_s = None if only.worker_id in entry.failed_on else fits(state, entry, only, now)
+        return None if ttft_s is None else (only, ttft_s)
     if len(usable) > _LOOKED_AT:
         start = int(state.chance.random() * len(usable))
         step = 1 + int(state.chance.random() * (len(usable) - 1))
@@ -219,7 +223,9 @@ def choose_floor(state: FlowState, now: float) -> Waiting | None:
 def _keep_floor(state: FlowState, entry: Waiting) -> None:
     """Guaranteed work earns the rest a share while it waits; what the rest gets is paid from it."""
     if is_guaranteed(entry.band):
-        if any(not is_guaranteed(band) for band, _ in state.room.bands()):
+        if not state.room.size:
+            state.floor_credit_s = 0.0
+        elif any(not is_guaranteed(band) for band, _ in state.room.bands()):
             state.floor_credit_s += state.config.shedding.floor_ratio * entry.work_s
         else:
             state.floor_credit_s = 0.0

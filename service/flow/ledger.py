@@ -76,6 +76,8 @@ class PermitLedger:
         worker.spend_credit(tokens, now)
         self.running[request.request_id] = Running(entry, permit, tokens, worker.backlog_tokens, ttft_s)
         worker.held[request.request_id] = None
+        if not request.stream:  # nobody will see its first token: it counts as decoding from the start
+            self.start_decoding(self.running[request.request_id], now)
         worker.promise(entry.tpot_s, 1)
         if not is_guaranteed(entry.band) and not entry.revoked:
             self.sheddable[request.request_id] = None

@@ -1,7 +1,6 @@
 """Learns how fast one worker is: time per output token by batch size, and time to first token by prompt backlog."""
 
-from bisect import bisect_right
-from itertools import pairwise
+from bisect import bisect_left, bisect_right
 from math import sqrt
 
 _BATCH_EDGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -24,15 +23,17 @@ class DecodePace:
     Trade-offs: a batch size that was never seen is extrapolated along the last slope.
     """
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_batches", "_known", "_rows")
 
     def __init__(self) -> None:
         self._rows: list[tuple[float, float] | None] = [None] * (len(_BATCH_EDGES) + 1)
+        self._known: list[tuple[float, float]] = []
+        self._batches: list[float] = []
 
     @property
     def known(self) -> bool:
         """Whether anything was measured."""
-        return any(row is not None for row in self._rows)
+        return bool(self._known)
 
     def observe(self, batch: float, tpot_s: float) -> None:
         """Learn that ``batch`` requests (a mean over the reading) got a token each ``tpot_s`` seconds."""
@@ -53,21 +54,20 @@ class DecodePace:
             for other, entry in enumerate(self._rows):
                 if entry is not None and other != index:
                     self._rows[other] = (entry[0], entry[1] * factor)
+        self._known = [row for row in self._rows if row is not None]  # predictions are many, readings few
+        self._batches = [row[0] for row in self._known]
 
     def predict_s(self, batch: float) -> float | None:
         """Expected time per output token at ``batch``; ``None`` before anything was measured."""
-        known = [row for row in self._rows if row is not None]
+        known = self._known
         if not known:
             return None
         if len(known) == 1 or batch <= known[0][0]:
             first = known[0]
             # one point says nothing of the slope: half of a step is taken to be fixed cost
             return first[1] if batch <= first[0] else first[1] * (0.5 + 0.5 * batch / first[0])
-        below, above = known[-2], known[-1]
-        for lower, upper in pairwise(known):
-            if batch <= upper[0]:
-                below, above = lower, upper
-                break
+        index = min(bisect_left(self._batches, batch), len(known) - 1)
+        below, above = known[index - 1], known[index]
         slope = max((above[1] - below[1]) / (above[0] - below[0]), 0.0)
         return max(above[1] + slope * (batch - above[0]), 1e-6)
 

@@ -45,6 +45,7 @@ class WorkerState:
     prefill_credit_s: float = _CREDIT_MAX_S
     _credit_at: float = 0.0
     _was_prefilling: bool = False
+    next_lesson_at: float = 0.0
     _peak: int = 0
     _area: float = 0.0
     _area_at: float | None = None
