@@ -29,6 +29,7 @@ from service.gateway.app import Guard, build_rest
 from service.gateway.auth import MemoryDirectory
 from service.gateway.corridor import Corridor
 from service.gateway.desk import Desk
+from service.gateway.doors import Doors
 from service.gateway.exchange import ByteBudget
 from service.gateway.server import build_protocol_factory
 from service.runtime.account import Accounts
@@ -116,9 +117,10 @@ class House:
         if connections_max < edge.connections_max:
             _log.warning("%d descriptors: no more than %d client connections", descriptors, connections_max)
         self._bodies = ByteBudget(edge.bodies_max_bytes)
-        self.factory, self._edge_state = build_protocol_factory(
+        self.factory, state = build_protocol_factory(
             self._guard, replace(edge, connections_max=connections_max), self._corridor, loop, self._bodies, outbox
         )
+        self._doors = Doors(state)
         self.drain = Drain(self, clock.now)
         self.desk = Desk(
             self._driver, self.monitor, self.drain, self, self, roster.set_draining, self._opaque,
@@ -131,7 +133,7 @@ class House:
         self.exposition = Exposition(self._recorder, lag, self._snapshot, read_version())
         self.beats: tuple[Beat, ...] = (
             Beat(_SWEEP_REQUESTS_S, self._driver.sweep, loop.call_later, clock.now, lag.observe),
-            Beat(_SWEEP_CONNECTIONS_S, self._sweep_connections, loop.call_later, clock.now),
+            Beat(_SWEEP_CONNECTIONS_S, self._doors.sweep, loop.call_later, clock.now),
             Beat(_SWEEP_CONNECTIONS_S, self._pool.sweep, loop.call_later, clock.now),
         )
         if self._journal is not None:
@@ -148,11 +150,6 @@ class House:
         model = self._corridor.config.model
         return [{"id": model, "object": "model", "created": self._born_at, "owned_by": "sluice"}]
 
-    def _sweep_connections(self) -> None:
-        now = asyncio.get_running_loop().time()
-        for connection in tuple(self._edge_state.connections):
-            connection.on_sweep(now)  # type: ignore[union-attr]  # all of them are our own EdgeProtocol
-
     # ---------------------------------------------------------------- the way out (runtime.drain.Premises)
 
     def close_doors(self) -> None:
@@ -160,29 +157,24 @@ class House:
         refuses nothing before that is in."""
         if self.server is not None:
             self.server.close()
-        if not self._arriving():
+        if not self._doors.arriving:
             self._driver.submit(DrainBegan())
-        for connection in tuple(self._edge_state.connections):
-            connection.shutdown()
+        self._doors.close_idle()
 
     def under_way(self) -> int:
         """Requests that wait, run or still arrive."""
-        return self._driver.travelling + self._arriving()
-
-    def _arriving(self) -> int:
-        return sum(connection.arriving for connection in self._edge_state.connections)  # type: ignore[union-attr]
+        return self._driver.travelling + self._doors.arriving
 
     def open_connections(self) -> int:
         """Connections of clients."""
-        return len(self._edge_state.connections)
+        return self._doors.open
 
     def cut(self) -> None:
         """End what is left with an error, then close what is idle."""
         self._driver.submit(DrainBegan())
         self._driver.cut()
-        for connection in tuple(self._edge_state.connections):
-            connection.cut_arriving()  # type: ignore[union-attr]  # all of them are our own EdgeProtocol
-            connection.shutdown()
+        self._doors.cut_arriving()
+        self._doors.close_idle()
 
     def bounds(self) -> tuple[float, float]:
         """Delay and grace in force."""
@@ -192,8 +184,7 @@ class House:
         """Nothing is open afterwards, whoever was still reading."""
         for beat in self.beats:
             beat.stop()
-        for connection in tuple(self._edge_state.connections):
-            connection.transport.abort()
+        self._doors.abort()
         self._pool.close()
         if self._journal is not None:
             self._journal.close()

@@ -10,15 +10,14 @@ from dataclasses import replace
 from service.domain.outcome import Outcome
 from service.domain.request import Request
 from service.domain.tenant import Tenant
-from service.domain.tier import Tier
-from service.domain.units import RequestId, TierName, WorkerId
-from service.domain.value import value
+from service.domain.units import RequestId, WorkerId
 from service.gateway.auth import read_key
 from service.gateway.cors import CorsPolicy
 from service.gateway.exchange import Exchange
 from service.gateway.headers import is_sane_id, read_deadline_s, render_outbound
 from service.gateway.members import PeekError
 from service.gateway.peek import Peeked, peek
+from service.gateway.promises import CorridorConfig
 from service.gateway.refusal import Failing, Refused, check_body
 from service.gateway.responses import OPENAI, SUSPENDED, telling_of
 from service.gateway.routes import RESPONSE_PREFIX, ROUTES, STORED, Route
@@ -32,19 +31,6 @@ from service.runtime.limits import RelayConfig
 from service.runtime.ports import TenantDirectory
 
 _log = logging.getLogger("sluice.corridor")
-
-
-@value
-class CorridorConfig:
-    """What the edge needs to know of the service. ``priority_step``: vLLM priority per rank of a tier; ``salt``: the
-    secret behind each tenant's ``cache_salt``, the same on every replica; ``worker_key``: what workers ask for."""
-
-    model: str
-    tiers: Mapping[TierName, Tier]
-    queue_ttl_s: float = 30.0
-    priority_step: int = 10
-    salt: bytes = b""
-    worker_key: bytes = b""
 
 
 class Corridor:

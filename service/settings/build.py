@@ -10,8 +10,8 @@ from service.domain.tenant import Tenant
 from service.domain.tier import Tier
 from service.domain.units import TenantId, TierName
 from service.flow.config import BreakerConfig, FlowConfig, RetryConfig
-from service.gateway.corridor import CorridorConfig
 from service.gateway.cors import CorsPolicy
+from service.gateway.promises import CorridorConfig
 from service.gateway.server import EdgeConfig
 from service.launch.profiles import build_cpu_small_profile, build_m31_flash_profile
 from service.runtime.limits import RelayConfig

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from service.gateway.corridor import CorridorConfig
+from service.gateway.promises import CorridorConfig
 from service.settings.schema import Settings
 
 APPLIED_AT_RELOAD = (

@@ -14,8 +14,9 @@ from service.flow.config import FlowConfig
 from service.flow.controller import FlowController
 from service.gateway.app import Guard, build_rest
 from service.gateway.auth import MemoryDirectory, hash_key
-from service.gateway.corridor import Corridor, CorridorConfig
+from service.gateway.corridor import Corridor
 from service.gateway.cors import CorsPolicy
+from service.gateway.promises import CorridorConfig
 from service.gateway.server import EdgeConfig, EdgeProtocol, build_protocol_factory
 from service.runtime.account import Accounts, Settlement
 from service.runtime.clock import MonotonicClock, sleep
