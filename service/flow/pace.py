@@ -113,8 +113,8 @@ class PrefillPace:
         fixed_s = min(self.fixed_s + g0 * scale * error, max(self.fixed_s, most_s))
         slope_s = min(self.per_kilotoken_s + g1 * scale * error, max(self.per_kilotoken_s, most_s / max(x, 1e-3)))
         self.fixed_s, self.per_kilotoken_s = max(fixed_s, 1e-4), max(slope_s, 1e-6)
-        # equal prompts teach nothing of the slope, and forgetting would let its spread grow without bound: it is capped,
-        # and what the two parts share is kept within what a covariance can be
+        # equal prompts teach nothing of the slope, and forgetting would let its spread grow without bound: it is
+        # capped, and what the two parts share is kept within what a covariance can be
         self._p00 = min(max((p00 - g0 * g0 * scale) / _FORGETTING, 1e-12), _SPREAD_MAX)
         self._p11 = min(max((p11 - g1 * g1 * scale) / _FORGETTING, 1e-12), _SPREAD_MAX)
         bound = sqrt(self._p00 * self._p11)
