@@ -114,10 +114,11 @@ def time_events(bench: Bench, events: Iterable[Event]) -> float:
         for event in events:
             now += STEP_S
             if event is SERVED:
-                event.request_id = next(iter(running))
+                handle(PermitEnded(next(iter(running)), PermitEnding.SERVED, 200), now)
             elif event is BEGUN:
-                event.request_id = next(reversed(running))
-            handle(event, now)
+                handle(FirstTokenSeen(next(reversed(running))), now)
+            else:
+                handle(event, now)
             wake()
         return time.process_time() - begun
     finally:

@@ -108,16 +108,15 @@ class PrefillPace:
         p00, p01, p11 = self._p00, self._p01, self._p11
         g0, g1 = p00 + p01 * x, p01 + p11 * x
         scale = 1.0 / (_FORGETTING + g0 + g1 * x)
-        # neither part grows beyond what would explain this observation alone: that keeps the fit stable at the bounds
-        most_s = max(seconds, 1e-4)
+        # neither part grows far beyond what would explain this observation alone: so the fit is stable at its bounds
+        most_s = 10.0 * max(seconds, 1e-4)
         fixed_s = min(self.fixed_s + g0 * scale * error, max(self.fixed_s, most_s))
         slope_s = min(self.per_kilotoken_s + g1 * scale * error, max(self.per_kilotoken_s, most_s / max(x, 1e-3)))
         self.fixed_s, self.per_kilotoken_s = max(fixed_s, 1e-4), max(slope_s, 1e-6)
-        p00, p11 = max(p00 - g0 * g0 * scale, 1e-12), max(p11 - g1 * g1 * scale, 1e-12)
-        # equal prompts teach nothing of the slope, and forgetting would let its spread grow without bound: all three
-        # are scaled together and kept a covariance
-        grow = min(1.0 / _FORGETTING, _SPREAD_MAX / max(p00, p11))
-        bound = sqrt(p00 * p11)
-        p01 = min(max(p01 - g0 * g1 * scale, -bound), bound)
-        self._p00, self._p01, self._p11 = p00 * grow, p01 * grow, p11 * grow
+        # equal prompts teach nothing of the slope, and forgetting would let its spread grow without bound: it is
+        # capped, and what the two parts share is kept within what a covariance can be
+        self._p00 = min(max((p00 - g0 * g0 * scale) / _FORGETTING, 1e-12), _SPREAD_MAX)
+        self._p11 = min(max((p11 - g1 * g1 * scale) / _FORGETTING, 1e-12), _SPREAD_MAX)
+        bound = sqrt(self._p00 * self._p11)
+        self._p01 = min(max((p01 - g0 * g1 * scale) / _FORGETTING, -bound), bound)
         self.samples += 1
