@@ -15,8 +15,8 @@ class EdgeConfig:
 
     Above ``connections_max`` only health is answered; of these, ``connections_reserve`` may be open. The head of a
     request must come within ``head_timeout_s``, its body within ``body_timeout_s``; an idle connection is kept
-    ``keep_alive_s``. ``write_buffer_bytes`` is where a slow reader starts to hold the worker back; from there on nothing more is begun
-    on its connection.
+    ``keep_alive_s``. ``write_buffer_bytes`` is where a slow reader starts to hold the worker back; from there on
+    nothing more is begun on its connection.
     """
 
     connections_max: int = 8192
