@@ -248,23 +248,27 @@ def run(path: Path, environment: Mapping[str, str], say: Callable[[str], None]) 
     reread = functools.partial(load_plan, path, environment, salt)
     plan = reread()
     descriptors = raise_descriptor_limit()
+    listen = plan.settings.listen
+    public = open_listener(listen.host, listen.port, "listen.port")
+    operators = open_listener(listen.admin_host, listen.admin_port, "listen.admin_port")
+    # Only now: whoever holds these ports may have left a token of its own where ours goes.
     token, token_file = obtain_token(plan.settings.listen.admin_port, environment)
     if token_file is not None:
         say(f"admin token: in {token_file}")
     with run_logs(plan.settings.logs.level), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run_gateway(plan, reread, token, descriptors))
+        runner.run(run_gateway(plan, reread, token, descriptors, public, operators))
     if token_file is not None:
         token_file.unlink(missing_ok=True)
     return 0
 
 
-async def run_gateway(plan: Plan, reread: Reread, token: str, descriptors: int) -> None:
+async def run_gateway(
+    plan: Plan, reread: Reread, token: str, descriptors: int, public: socket.socket, operators: socket.socket
+) -> None:
     """Serve until a signal or an operator says otherwise, then leave in order."""
     loop = asyncio.get_running_loop()
     listen = plan.settings.listen
     certificates = None if listen.tls is None else Certificates(listen.tls.cert, listen.tls.key)
-    public = open_listener(listen.host, listen.port, "listen.port")
-    operators = open_listener(listen.admin_host, listen.admin_port, "listen.admin_port")
     house = House(plan, reread, descriptors, secrets.randbits(64))
     admin = AdminServer(AdminGuard(build_admin(house.desk, house.exposition.render), token), operators)
     admin.start()
@@ -275,8 +279,8 @@ async def run_gateway(plan: Plan, reread: Reread, token: str, descriptors: int) 
     monitoring = asyncio.ensure_future(house.monitor.run())
     for beat in house.beats:
         beat.start()
-    loop.add_signal_handler(signal.SIGTERM, house.desk.begin_drain)
-    loop.add_signal_handler(signal.SIGINT, house.desk.begin_drain)
+    loop.add_signal_handler(signal.SIGTERM, house.desk.take_signal)
+    loop.add_signal_handler(signal.SIGINT, house.desk.take_signal)
     loop.add_signal_handler(signal.SIGHUP, house.desk.begin_reload)
     gc.collect()
     gc.freeze()  # what lives as long as the process is not looked at again (measured: 4 % of the CPU otherwise)
