@@ -133,9 +133,14 @@ class Desk:
         }
 
     def begin_drain(self) -> None:
-        """Leave; a second time: at once."""
-        _log.info("leaving" if self._drain.phase is Phase.SERVING else "leaving at once")
+        """Leave; said again, it changes nothing."""
+        _log.info("an operator wants this gateway to leave")
         self._drain.begin()
+
+    def take_signal(self) -> None:
+        """Leave; a second signal: at once."""
+        _log.info("a signal to leave")
+        self._drain.signal()
 
     def drain_worker(self, worker_id: str, draining: bool) -> bool:
         """Give a worker no new work, or give it work again."""

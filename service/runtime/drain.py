@@ -7,7 +7,8 @@
 | emptying | no | no | those whose body was on its way | nothing is under way, or most of the grace is over |
 | ended | no | no | no | - |
 
-A second word hurries: what is left is ended with an error event at once.
+A second signal hurries: what is left is ended with an error event at once. An operator's word may be said as often as
+one likes, and before a signal too: a platform drains first and signals then, and means one leaving by both.
 
 ``grace_s`` is when the process must be gone (whoever started it kills it then), so the end of it is kept for the last
 bytes and for closing: what is under way is cut at ``grace_s`` - flush - margin from the beginning.
@@ -84,13 +85,20 @@ class Drain:
         self._now = now
         self._begun = asyncio.Event()
         self._hurried = asyncio.Event()
+        self._signalled = False
         self.phase = Phase.SERVING
         self.began_at: float | None = None
 
-    def begin(self) -> None:
-        """Leave; called again, leave at once."""
-        if self._begun.is_set():
+    def signal(self) -> None:
+        """A signal came: leave; a second one: leave at once."""
+        if self._signalled:
             self._hurried.set()
+        self._signalled = True
+        self.begin()
+
+    def begin(self) -> None:
+        """Leave, unless that has begun."""
+        if self._begun.is_set():
             return
         self.phase = Phase.LEAVING
         self.began_at = self._now()

@@ -87,12 +87,24 @@ def test_the_process_has_time_to_end_within_the_grace():
     assert 0 < short.flush_s < 1.0 - short.cut_s
 
 
-async def test_a_second_word_hurries_through_delay_and_grace(time):
+async def test_a_second_signal_hurries_through_delay_and_grace(time):
     house = _House()
     house.running = 2
     drain = Drain(house, lambda: time.now)
     drain.begin()
-    drain.begin()
+    drain.begin()  # an operator may repeat himself
+    drain.signal()  # and the platform's signal means the same leaving
+    drain.signal()
     await drain.run(lambda: (60.0, 600.0))
     assert house.did == ["closed", "cut 2"]
     assert time.now == 100.0
+
+
+async def test_a_drain_and_then_a_signal_are_one_leaving(time):
+    drain = Drain(_House(), lambda: time.now)
+    drain.begin()
+    drain.signal()
+    drain.begin()
+    assert not drain._hurried.is_set()
+    drain.signal()
+    assert drain._hurried.is_set()
