@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from service.domain.contract import Allowance
 from service.domain.tier import Tier
 from service.domain.units import TenantId, TierName
+from service.flow.limit import FIRST_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +58,14 @@ class SheddingConfig:
 class FlowConfig:
     """Bounds of admission and queue.
 
-    ``requests_per_worker`` caps the permits per worker; how many are really given is found (``flow.limit``).
+    ``requests_per_worker`` caps the permits per worker; how many are really given is found (``flow.limit``),
+    from ``requests_per_new_worker`` on.
     ``queued_requests_max`` and ``queued_tokens_max`` bound what waits. ``retry_after_max_s`` caps the advice given
     with a refusal. ``contracts`` are guaranteed rates by tenant; a tenant without one is guaranteed all it sends.
     """
 
     requests_per_worker: int = 1024
+    requests_per_new_worker: int = FIRST_LIMIT
     queued_requests_max: int = 10_000
     queued_tokens_max: int = 64_000_000
     retry_after_max_s: float = 60.0

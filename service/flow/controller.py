@@ -97,7 +97,7 @@ class FlowController:
                 self._pump(worker, now)
                 return
             case WorkerJoined():
-                ledger.join(event.worker_id)
+                ledger.join(event.worker_id, self._state.config.requests_per_new_worker)
             case WorkerLeft():
                 ledger.leave(event.worker_id)
             case WorkerHealthChanged():

@@ -6,6 +6,7 @@ from service.domain.errors import InvariantError
 from service.domain.permit import Permit
 from service.domain.units import RequestId, WorkerId
 from service.flow.band import is_guaranteed
+from service.flow.limit import FIRST_LIMIT, WorkerLimit
 from service.flow.pace import DecodePace
 from service.flow.waiting import Waiting
 from service.flow.worker import WorkerState
@@ -49,9 +50,14 @@ class PermitLedger:
             raise InvariantError(f"worker {worker_id} is not known")
         return worker
 
-    def join(self, worker_id: WorkerId) -> None:
-        """List a worker; one that is listed already, or still busy from before, stays as it is."""
-        self.workers.setdefault(worker_id, WorkerState(worker_id, common=self._common)).listed = True
+    def join(self, worker_id: WorkerId, permits: int = FIRST_LIMIT) -> None:
+        """List a worker, for so many requests until more is known of it; one that is listed already, or still busy
+        from before, stays as it is."""
+        worker = self.workers.get(worker_id)
+        if worker is None:
+            worker = WorkerState(worker_id, common=self._common, limit=WorkerLimit(permits))
+            self.workers[worker_id] = worker
+        worker.listed = True
 
     def leave(self, worker_id: WorkerId) -> None:
         """Take a worker off the list; it is remembered until it is empty."""

@@ -41,8 +41,8 @@ class WorkerLimit:
 
     __slots__ = ("_found", "_quiet", "_seen", "_streak", "limit", "slots")
 
-    def __init__(self) -> None:
-        self.limit = FIRST_LIMIT
+    def __init__(self, permits: int = FIRST_LIMIT) -> None:
+        self.limit = permits
         self.slots: int | None = None
         self._found = False
         self._streak = 0
