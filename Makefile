@@ -44,6 +44,9 @@ bench-overhead: $(READY) ## CPU of the gateway per request and per chunk, beside
 bench-overload: $(READY) ## Promises kept at 1, 2, 3 and 5 times the load, beside the peers (half an hour; OPTIONS=--quick)
 	@$(PYTHON) -m loadtests.live.overload $(OPTIONS)
 
+sim: $(READY) ## Simulate the shipped policy beside others under a virtual clock (OPTIONS='uniform --quick'; OPTIONS=--list)
+	@$(PYTHON) -m loadtests.sim.run $(OPTIONS)
+
 bench-streams: $(READY) ## Thousands of streams held open
 	@$(PYTHON) -m loadtests.live.streams
 
