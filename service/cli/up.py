@@ -34,7 +34,9 @@ def up(
     admin_port: Annotated[
         int | None, typer.Option(envvar="ADMIN_PORT", min=1, max=65535, help="Port for operators; else the next one.")
     ] = None,
-    folder: Annotated[Path, typer.Option("--dir", help="Where configuration and logs go.")] = Path("var/up"),
+    folder: Annotated[
+        Path | None, typer.Option("--dir", help="Where configuration and logs go; else var/up-PORT.")
+    ] = None,
 ) -> None:
     """Start workers and a gateway on loopback, print keys and a curl line, stop all of it at Ctrl-C.
 
@@ -49,7 +51,7 @@ def up(
             open_listener(HOST, number, setting).close()
         except AddressRefusedError as error:
             fail(str(error))
-    raise typer.Exit(_Family(folder, port, admin).live(engine, workers))
+    raise typer.Exit(_Family(folder or Path(f"var/up-{port}"), port, admin).live(engine, workers))
 
 
 class _Stopped(Exception):  # noqa: N818 - a way out, not an error
