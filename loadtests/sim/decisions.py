@@ -66,7 +66,7 @@ class Bench:
     """A controller with full workers and a queue of ``queued`` requests (none, and a free permit, for 0)."""
 
     def __init__(self, queued: int, room: int = 2) -> None:
-        config = FlowConfig(PER_WORKER, queued + room, 1 << 62, tiers=TIERS, contracts=CONTRACTS)
+        config = FlowConfig(PER_WORKER, PER_WORKER, queued + room, 1 << 62, tiers=TIERS, contracts=CONTRACTS)
         self.controller = FlowController(config, random.Random(1))  # noqa: S311 - repeatable on purpose
         self.now = 0.0
         self.count = 0
