@@ -64,3 +64,16 @@ def test_what_a_write_causes_leaves_in_the_next_turn():
     assert log == [("a", b"1")]
     soon.pop()()
     assert log == [("a", b"1"), ("a", b"2")]
+
+
+def test_what_is_collected_is_bounded():
+    """A flood within one turn reaches the transport, which alone can say that nobody reads."""
+    soon, log = [], []
+    outbox = Outbox(soon.append)
+    flooded = Transport("a", log)
+    for number in range(64):
+        outbox.write(flooded, b"x" * 65536)
+        assert 65536 * (number + 1) - sum(len(data) for _, data in log) <= 65536
+    for _ in soon:
+        outbox.flush()
+    assert len(log) == 64
