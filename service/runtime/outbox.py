@@ -24,8 +24,8 @@ class Writable(Protocol):
         ...
 
 
-_COLLECTED_MAX_BYTES = 64 * 1024
-"""Some hundred pieces of streams; one read of a socket at most is added to it."""
+_COLLECTED_MAX_BYTES = 16 * 1024
+"""The pieces of some hundred streams; one read of a socket at most is added to it."""
 
 
 class Outbox:
