@@ -26,7 +26,7 @@ class EdgeConfig:
     keep_alive_s: float = 75.0
     body_max_bytes: int = 64 * 1024 * 1024
     bodies_max_bytes: int = 1024 * 1024 * 1024
-    write_buffer_bytes: int = 128 * 1024
+    write_buffer_bytes: int = 64 * 1024
 
 
 def _build_answer(status_line: bytes, lines: bytes, message: bytes, kind: bytes, code: bytes) -> bytes:

@@ -154,7 +154,7 @@ class LimitSettings(Part):
     keep_alive_s: Seconds = 75.0
     body_max_bytes: Size = 64 * 1024 * 1024
     bodies_max_bytes: Size = 1024 * 1024 * 1024
-    write_buffer_bytes: Size = 128 * 1024
+    write_buffer_bytes: Size = 64 * 1024
     first_token_s: Seconds = 300.0
     inter_token_s: Seconds = 60.0
     whole_s: Seconds = 1800.0
