@@ -100,7 +100,7 @@ async def test_d20_large_prompts_do_not_hold_up_the_others(capsys):
             )
     assert block < 0.2
     # The case's figures; where neighbours on the same cores stretch our CPU seconds too, little more than one prompt.
-    assert wait < max(0.25, 1.5 * block)
+    assert wait < max(0.2, 1.5 * block)
     assert gap < max(0.25, 2.0 * block)
 
 
@@ -108,7 +108,7 @@ async def test_d20_fails_with_a_gateway_that_decodes_and_counts_on_the_loop():
     async with ScriptedWorker(play) as worker, GatewayProcess(workers=[worker.port], naive=True) as process:
         block, wait, gap, _ = await flood(process, size=10 * MB, count=2)
     assert block > 0.4
-    assert wait > 0.25
+    assert wait > 0.2
     assert gap > 0.25
 
 
