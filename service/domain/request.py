@@ -11,7 +11,7 @@ class Request:
     ``prompt_bytes`` is the size of the body as received; ``max_output_tokens`` is the client's own bound or ``None``.
     ``deadline_at`` is the latest moment at which it may still be waiting in the queue. ``session`` is an opaque hash
     of tenant and the client's affinity hint. ``pinned_to`` names the only worker that can serve it (the one that holds
-    the conversation it continues).
+    the conversation it continues). ``prefix`` are hashes of the prompt's leading blocks, each covering all before it.
     """
 
     request_id: RequestId
@@ -25,3 +25,4 @@ class Request:
     deadline_at: float
     session: str | None = None
     pinned_to: WorkerId | None = None
+    prefix: tuple[int, ...] = ()

@@ -108,6 +108,11 @@ class Engine:
         self._start(result, now)
         return result
 
+    def count_output_tokens(self, request_id: str) -> int:
+        """Tokens handed out so far for a living request; 0 for one that is not known."""
+        sequence = self._scheduler.live.get(request_id)
+        return 0 if sequence is None else sequence.goal - sequence.left
+
     def stats(self) -> EngineStats:
         scheduler, accepts = self._scheduler, self._accepts
         positions = tuple(sum(accepts[gain:]) for gain in range(2, len(accepts)))

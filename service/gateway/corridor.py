@@ -4,21 +4,20 @@ import functools
 import hashlib
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from service.domain.outcome import Outcome
 from service.domain.request import Request
 from service.domain.tenant import Tenant
-from service.domain.tier import Tier
-from service.domain.units import RequestId, TierName, WorkerId
-from service.domain.value import value
+from service.domain.units import RequestId, WorkerId
 from service.gateway.auth import read_key
 from service.gateway.cors import CorsPolicy
 from service.gateway.exchange import Exchange
 from service.gateway.headers import is_sane_id, read_deadline_s, render_outbound
 from service.gateway.members import PeekError
 from service.gateway.peek import Peeked, peek
+from service.gateway.promises import CorridorConfig
 from service.gateway.refusal import Failing, Refused, check_body
 from service.gateway.responses import OPENAI, SUSPENDED, telling_of
 from service.gateway.routes import RESPONSE_PREFIX, ROUTES, STORED, Route
@@ -34,19 +33,6 @@ from service.runtime.ports import TenantDirectory
 _log = logging.getLogger("sluice.corridor")
 
 
-@value
-class CorridorConfig:
-    """What the edge needs to know of the service. ``priority_step``: vLLM priority per rank of a tier; ``salt``: the
-    secret behind each tenant's ``cache_salt``, the same on every replica; ``worker_key``: what workers ask for."""
-
-    model: str
-    tiers: Mapping[TierName, Tier]
-    queue_ttl_s: float = 30.0
-    priority_step: int = 10
-    salt: bytes = b""
-    worker_key: bytes = b""
-
-
 class Corridor:
     """Serves inference routes. Called by the listener; nothing here awaits."""
 
@@ -59,6 +45,7 @@ class Corridor:
         self._prefix = secrets.token_hex(4)
         self._count = 0
         self._salts: dict[str, bytes] = {}
+        self.note_alias: Callable[[bytes, RequestId], None] | None = None
         self.config = config
 
     def reconfigure(self, config: CorridorConfig, cors: CorsPolicy, relay: RelayConfig) -> None:
@@ -284,6 +271,10 @@ class Corridor:
         theirs = named.get(b"x-request-id")
         if theirs is None or not is_sane_id(theirs):
             theirs = settlement.request_id.encode()
+        elif settlement.client_request_id is None and b"sk-" not in theirs:  # a key, taken for an id, is kept nowhere
+            settlement.client_request_id = theirs.decode("latin-1")
+            if self.note_alias is not None:
+                self.note_alias(theirs, settlement.request_id)
         lines = b"x-request-id: %b\r\n" % theirs
         if tier is not None:
             lines += b"x-sluice-tier: %b\r\n" % tier.encode()

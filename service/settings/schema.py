@@ -166,10 +166,13 @@ class LimitSettings(Part):
 
 
 class LogSettings(Part):
-    """What is written to standard error, one JSON object a line."""
+    """What is written to standard error, one JSON object a line; what is remembered of decisions, and where."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     requests: Literal["none", "failures", "all"] = "failures"
+    decisions: Annotated[int, Field(ge=16, le=1_000_000)] = 4096
+    journal: Name | None = None
+    journal_max_bytes: Size = 1024 * 1024 * 1024
 
 
 def _check_origin(origin: str) -> str:

@@ -1,0 +1,36 @@
+"""Keeps a prediction honest: how much must be added so that a stated share of outcomes stays below it."""
+
+import math
+
+_STEP = 0.03
+_LOW, _HIGH = -1.0, 2.0
+
+
+class Quantile:
+    """A multiplicative offset e^q such that a share ``level`` of observations stays below prediction * e^q.
+
+    After each observation q moves up by ``_STEP * level`` if it was exceeded, else down by ``_STEP * (1 - level)``: the
+    pinball update of adaptive conformal inference (Gibbs & Candes, arXiv 2106.00170), whose long-run coverage error
+    vanishes whatever the drift. q stays in [-1, 2], that is a factor of 0.37 to 7.4.
+
+    Trade-offs: coverage holds over many requests, not for each kind of request.
+    """
+
+    __slots__ = ("_factor", "level", "q")
+
+    def __init__(self, level: float, q: float = 0.0) -> None:
+        self.level = level
+        self.q = q
+        self._factor = math.exp(q)
+
+    def bound_s(self, predicted_s: float) -> float:
+        """The value that a share ``level`` of outcomes stays below."""
+        return predicted_s * self._factor
+
+    def observe(self, predicted_s: float, observed_s: float) -> None:
+        """Learn from one outcome."""
+        if predicted_s <= 0.0 or observed_s <= 0.0:
+            return
+        exceeded = observed_s > self.bound_s(predicted_s)
+        self.q = min(max(self.q + _STEP * (self.level if exceeded else self.level - 1.0), _LOW), _HIGH)
+        self._factor = math.exp(self.q)

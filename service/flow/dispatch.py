@@ -1,0 +1,245 @@
+"""Decides who of those that wait goes to which worker, as late as possible: when a permit is free, not before."""
+
+from service.domain.command import Command, Dispatch, Grounds
+from service.domain.units import WorkerId
+from service.flow.band import is_guaranteed
+from service.flow.breaker import may_try, observe_dispatch
+from service.flow.state import FlowState
+from service.flow.waiting import Waiting
+from service.flow.worker import WorkerState
+
+_LOOKED_AT = 8
+"""Workers compared for one request; beyond that many, a random sample. The gain of looking at more than a few is small
+(Mitzenmacher 2001)."""
+
+_HARM = 0.1
+"""What a second of waiting of somebody who decodes weighs against a second of waiting of the request itself."""
+
+_MIXED_S = 0.1
+"""What it weighs to bring a promise to a worker on which nobody has it: kept apart, loose promises let a worker carry
+more than tight ones do (PolyServe, arXiv 2507.17769)."""
+
+_RISK_S = 1.0
+"""What it weighs to send somebody who was promised a pace to where much of the time goes to prompts."""
+
+_PACE_ROOM, _PACE_ROOM_EXCESS, _CREDIT_KEPT_S = 0.85, 0.6, 0.1
+"""Tokens are foreseen to come this much sooner than promised, since requests differ from their mean. Traffic beyond
+contracts has a lower ceiling: what lies above it is headroom for those who were promised something."""
+
+_GRAIN_S = 0.001
+"""Alarms are not set closer than this: the timers of the shells count milliseconds."""
+
+_BACKLOG_SHARE, _BACKLOG_FREE_S = 0.25, 1.0
+"""How long a prompt may stand behind others inside a worker: a quarter of its promise, or a second where nothing is
+promised. More would give the order of the queue away, less would let the worker run dry."""
+
+
+def has_permit(state: FlowState, worker: WorkerState, now: float) -> bool:
+    """Whether ``worker`` may be given one more request, whichever."""
+    return (
+        worker.healthy
+        and worker.listed
+        and not worker.draining
+        and len(worker.held) < min(worker.limit.limit, state.config.requests_per_worker)
+        and may_try(worker.breaker, now)
+    )
+
+
+def foresee_ttft_s(state: FlowState, entry: Waiting, worker: WorkerState) -> float:
+    """Median time from dispatch to first token on ``worker``."""
+    prefill = worker.prefill if worker.prefill.samples >= 8 else state.prefill
+    return prefill.predict_s(worker.backlog_tokens + entry.estimate.prompt_tokens)
+
+
+def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> float | None:
+    """When the first token would come from ``worker``, in seconds; ``None`` if it is no place for ``entry`` now."""
+    if not has_permit(state, worker, now):
+        return None
+    guaranteed = is_guaranteed(entry.band)
+    if not guaranteed and worker.is_stale(now):
+        return None
+    if not _keeps_pace(entry, worker) or not _leaves_time(state, entry, worker, now):
+        return None
+    ttft_s = foresee_ttft_s(state, entry, worker)
+    if worker.backlog_tokens:
+        prefill = worker.prefill if worker.prefill.samples >= 8 else state.prefill
+        behind_s = ttft_s - prefill.predict_s(entry.estimate.prompt_tokens)
+        free_s = _BACKLOG_FREE_S if entry.due_at is None else _BACKLOG_SHARE * (entry.due_at - entry.request.arrived_at)
+        if behind_s > free_s:
+            return None
+        if entry.due_at is not None and now + ttft_s > entry.due_at:
+            return None
+    return ttft_s
+
+
+def _leaves_time(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> bool:
+    """Whether the prompts that ``worker`` has to read leave its decoding enough time for one more. If not, time will
+    change that though nothing happens: the moment is noted."""
+    guaranteed = is_guaranteed(entry.band)
+    if not worker.decoding or (guaranteed and _is_pressing(entry, now)):
+        return True
+    missing_s = (0.0 if guaranteed else _CREDIT_KEPT_S) - worker.read_credit_s(now)
+    if missing_s <= 0.0:
+        return True
+    again_at = now + max(missing_s / worker.prefill_share, _GRAIN_S)
+    if guaranteed and entry.due_at is not None:
+        again_at = min(again_at, max(_pressing_at(entry, entry.due_at), now) + _GRAIN_S)
+    state.alarms.note_again(again_at)
+    return False
+
+
+def _keeps_pace(entry: Waiting, worker: WorkerState) -> bool:
+    """Whether tokens still come in time for all on ``worker``, and for ``entry``, once it is there."""
+    tightest_s = worker.tightest_s
+    if entry.tpot_s is not None and (tightest_s is None or entry.tpot_s < tightest_s):
+        tightest_s = entry.tpot_s
+    if tightest_s is None or not worker.held:
+        return True
+    tpot_s = worker.foresee_tpot_s(len(worker.held) + 1.0)
+    room = _PACE_ROOM if is_guaranteed(entry.band) else _PACE_ROOM_EXCESS
+    return tpot_s is None or tpot_s <= room * tightest_s
+
+
+def _is_pressing(entry: Waiting, now: float) -> bool:
+    """Whether half of the time to its promise has gone: then its own deadline comes before others' tokens."""
+    return entry.due_at is not None and now > _pressing_at(entry, entry.due_at)
+
+
+def _pressing_at(entry: Waiting, due_at: float) -> float:
+    return entry.request.arrived_at + 0.5 * (due_at - entry.request.arrived_at)
+
+
+def choose_worker(state: FlowState, entry: Waiting, now: float) -> tuple[WorkerState, float] | None:
+    """The worker from which the first token would come soonest, less the harm done there; among equals the one with
+    most room.
+
+    While a prompt is read, those that decode beside it wait: the harm is its reading time for each of them. So long
+    prompts gather where little decodes, and short requests keep away from there by themselves.
+    """
+    usable = state.ledger.usable
+    if len(usable) == 1:
+        only = usable[0]
+        ttft_s = None if only.worker_id in entry.failed_on else fits(state, entry, only, now)
+        return None if ttft_s is None else (only, ttft_s)
+    if len(usable) > _LOOKED_AT:
+        start = int(state.chance.random() * len(usable))
+        step = 1 + int(state.chance.random() * (len(usable) - 1))
+        looked_at = [usable[(start + step * turn) % len(usable)] for turn in range(_LOOKED_AT)]
+    else:
+        looked_at = usable
+    best = _best_of(state, entry, looked_at, now)
+    if best is None and looked_at is not usable:
+        best = _best_of(state, entry, usable, now)
+    return best
+
+
+def _best_of(
+    state: FlowState, entry: Waiting, workers: list[WorkerState], now: float
+) -> tuple[WorkerState, float] | None:
+    best: tuple[WorkerState, float] | None = None
+    best_key = (0.0, 0.0)
+    for worker in workers:
+        if worker.worker_id in entry.failed_on:
+            continue
+        ttft_s = fits(state, entry, worker, now)
+        if ttft_s is None:
+            continue
+        load = len(worker.held) / worker.limit.limit
+        own_s = entry.estimate.prompt_tokens * worker.prefill.per_kilotoken_s * 1e-3
+        debt_s = max(-worker.prefill_credit_s, 0.0)
+        mixed_s = 0.0 if not worker.held or entry.tpot_s in worker.promises else _MIXED_S
+        risk_s = 0.0 if entry.tpot_s is None else _RISK_S * max(worker.prefill_ratio - own_s, 0.0)
+        key = (round(ttft_s + _HARM * own_s * worker.decoding + debt_s + mixed_s + risk_s, 3), load)
+        if best is None or key < best_key:
+            best, best_key = (worker, ttft_s), key
+    return best
+
+
+def find_place(
+    state: FlowState, entry: Waiting, hint: WorkerState | None, now: float
+) -> tuple[WorkerState, float] | None:
+    """A worker for ``entry``; ``hint`` is the only one that can have got room since the last look."""
+    pinned = entry.request.pinned_to
+    only = state.ledger.workers.get(pinned) if pinned is not None else hint
+    if pinned is None and hint is None:
+        return choose_worker(state, entry, now)
+    if only is None or only.worker_id in entry.failed_on:
+        return None
+    ttft_s = fits(state, entry, only, now)
+    return None if ttft_s is None else (only, ttft_s)
+
+
+def send(state: FlowState, entry: Waiting, worker: WorkerState, ttft_s: float, now: float) -> Command:
+    """Grant the permit and order the dispatch."""
+    if entry.request.request_id in state.room:
+        state.room.remove(entry.request.request_id)
+        state.room.band(entry.band).charge(entry)
+    _keep_floor(state, entry)
+    estimate = entry.estimate
+    grounds = Grounds(
+        entry.band, estimate.prompt_tokens, estimate.output_tokens, entry.due_at, entry.give_up_at,
+        state.room.size, state.ledger.permits, None, ttft_s, len(worker.held), worker.limit.limit,
+    )  # fmt: skip
+    state.ledger.grant(entry, worker, entry.estimate.prompt_tokens, ttft_s, now)
+    observe_dispatch(worker.breaker)
+    return Dispatch(entry.request.request_id, worker.worker_id, entry.attempt, grounds)
+
+
+def pump(state: FlowState, hint: WorkerState | None, now: float) -> list[Command]:
+    """Dispatch while somebody waits who fits somewhere: choosy lines first, then bands from the dearest down.
+
+    A band whose first does not fit holds up the cheaper ones: what is free is kept for it.
+    """
+    room, out = state.room, []
+    if room.choosy:
+        out += _pump_lines(state, hint.worker_id if hint is not None else None, hint, now)
+    while room.size > room.choosy:
+        entry = choose_floor(state, now)
+        place = find_place(state, entry, hint, now) if entry is not None else None
+        if entry is None or place is None:
+            if entry is not None:  # its turn has come, and it has no place: it keeps its turn, and saves up no more
+                state.floor_credit_s = entry.work_s
+            entry = next(room.bands())[1].next(now)
+            place = find_place(state, entry, hint, now)
+            if place is None:
+                break
+        out.append(send(state, entry, *place, now))
+    return out
+
+
+def choose_floor(state: FlowState, now: float) -> Waiting | None:
+    """Who beyond contracts comes before guaranteed work that waits, having earned the floor; ``None`` if nobody."""
+    if state.floor_credit_s <= 0.0 or state.config.shedding.brownout_forced >= 2:
+        return None
+    first = True
+    for band, queue in state.room.bands():
+        if not is_guaranteed(band):
+            entry = None if first else queue.next(now)
+            return entry if entry is not None and state.floor_credit_s >= entry.work_s else None
+        first = False
+    return None
+
+
+def _keep_floor(state: FlowState, entry: Waiting) -> None:
+    """Guaranteed work earns the rest a share while it waits; what the rest gets is paid from it."""
+    if is_guaranteed(entry.band):
+        if not state.room.size:
+            state.floor_credit_s = 0.0
+        elif any(not is_guaranteed(band) for band, _ in state.room.bands()):
+            state.floor_credit_s += state.config.shedding.floor_ratio * entry.work_s
+        else:
+            state.floor_credit_s = 0.0
+    else:
+        state.floor_credit_s = max(state.floor_credit_s - entry.work_s, 0.0)
+
+
+def _pump_lines(state: FlowState, worker_id: WorkerId | None, hint: WorkerState | None, now: float) -> list[Command]:
+    out = []
+    for line in state.room.lines() if worker_id is None else state.room.lines_for(worker_id):
+        while line:
+            entry = next(iter(line.values()))
+            place = find_place(state, entry, hint, now)
+            if place is None:
+                break
+            out.append(send(state, entry, *place, now))
+    return out

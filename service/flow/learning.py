@@ -1,0 +1,44 @@
+"""Learns from what became of requests: how long first tokens took, how long answers were, how fast they came."""
+
+from service.domain.event import PermitEnded
+from service.flow.ledger import Running
+from service.flow.shedding import WasteBudget
+from service.flow.state import FlowState
+from service.flow.worker import WorkerState
+
+_TPOT_WEIGHT = 0.05
+"""Weight of one answer in the pool's mean time per token: the last twenty count. A guess; only forecasts of the wait
+use it, and what a worker is given follows its own readings."""
+
+_LESSON_EVERY_S = 0.25
+"""As often as answers stand in for readings, which come once a second: each costs a walk over the pool."""
+
+_SHORT_TOKENS = 8
+"""Shorter answers say little of the time per token: one chunk of speculation may hold half of them. A guess."""
+
+
+def learn_first_token(state: FlowState, running: Running, worker: WorkerState, now: float) -> None:
+    """A first token came: was it foreseen well, and how fast does this worker, and how fast do all, read prompts?"""
+    seconds = now - running.permit.granted_at
+    state.calibration(running.entry.request.tier).observe(running.ttft_s, seconds)
+    worker.prefill.observe(running.ahead_tokens, seconds)
+    state.prefill.observe(running.ahead_tokens, seconds)
+
+
+def learn_answer(
+    state: FlowState, waste: WasteBudget, event: PermitEnded, running: Running, worker: WorkerState, now: float
+) -> None:
+    """An answer was served: its size, and its pace."""
+    tokens = event.output_tokens
+    state.estimator.observe(running.entry.request, event.prompt_tokens, tokens)
+    waste.observe(tokens or 0, 0.0, now)
+    if running.first_token_at is None or tokens is None or tokens < _SHORT_TOKENS or not running.entry.request.stream:
+        return
+    tpot_s = (now - running.first_token_at) / (tokens - 1)
+    state.tpot_s = tpot_s if state.tpot_s is None else state.tpot_s + _TPOT_WEIGHT * (tpot_s - state.tpot_s)
+    if worker.load is None and now >= worker.next_lesson_at:  # no word from the worker itself: its answers must do
+        worker.next_lesson_at = now + _LESSON_EVERY_S
+        side_by_side = worker.decoding + 1
+        worker.pace.observe(side_by_side, tpot_s)
+        worker.limit.observe(None, side_by_side, side_by_side, 0.0, running.entry.tpot_s, worker.pace)
+        state.ledger.sort_out(state.config.requests_per_worker)

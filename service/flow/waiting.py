@@ -1,0 +1,53 @@
+"""One request that waits, with everything that decides its place in the queue."""
+
+from dataclasses import dataclass
+
+from service.domain.estimate import Estimate
+from service.domain.request import Request
+from service.domain.units import WorkerId
+
+NOWHERE: frozenset[WorkerId] = frozenset()
+"""The workers on which a fresh request has failed."""
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A request in the queue.
+
+    ``due_at`` is when its first token is promised, ``None`` where nothing is or where the promise cannot be kept even
+    by an idle worker. ``give_up_at`` is the latest moment at which it may still be dispatched. ``hold_s`` is how long
+    it will occupy a permit, ``work_s`` what it costs in worker-seconds. ``failed_on`` are workers it must not be sent
+    to again; ``tpot_s`` is the time per token it was promised; ``revoked`` counts how often it was taken back.
+    """
+
+    request: Request
+    estimate: Estimate
+    band: int
+    due_at: float | None
+    give_up_at: float
+    hold_s: float
+    work_s: float
+    sequence: int
+    tpot_s: float | None = None
+    attempt: int = 1
+    failed_on: frozenset[WorkerId] = NOWHERE
+    revoked: int = 0
+    gone: bool = False
+
+    def renew(self, sequence: int, attempt: int, failed_on: frozenset[WorkerId], revoked: int) -> "Waiting":
+        """The entry under which it waits again after it came back from a worker, with all the patience it has left; the
+        queue's heaps may still hold this one."""
+        return Waiting(
+            self.request, self.estimate, self.band, self.due_at, self.request.deadline_at, self.hold_s, self.work_s,
+            sequence, self.tpot_s, attempt, failed_on, revoked,
+        )  # fmt: skip
+
+    @property
+    def choosy(self) -> bool:
+        """Whether not every worker will do, so that it must not hold up those behind it."""
+        return bool(self.failed_on) or self.request.pinned_to is not None
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """Earliest deadline first; what has none, by the end of its patience; then in order of arrival."""
+        return (self.request.deadline_at if self.due_at is None else self.due_at, self.sequence)

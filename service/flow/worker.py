@@ -1,0 +1,159 @@
+"""What the core knows and has learned of one worker."""
+
+from dataclasses import dataclass, field
+
+from service.domain.load import WorkerLoad
+from service.domain.units import RequestId, WorkerId
+from service.flow.breaker import BreakerState
+from service.flow.limit import WorkerLimit
+from service.flow.pace import DecodePace, PrefillPace
+
+STALE_AFTER_S = 3.0
+"""A reading older than this counts for less: predictions are widened and nothing beyond contracts is sent."""
+
+_LONG_PREFILL_S = 0.1
+_CREDIT_MAX_S = 0.25
+_ROOM, _SHARE_LEAST = 0.7, 0.05
+_PREFILL_WEIGHT = 0.1
+"""Weight of one reading in the share of time that prompts take: about the last ten seconds count. Long prompts come
+in lumps, so it has to be slower than the pace."""
+
+
+@dataclass(slots=True)
+class WorkerState:
+    """One worker. ``held`` are the requests on it, in order of dispatch; ``backlog_tokens`` the uncached prompt tokens
+    sent to it whose first token has not come; ``decoding`` how many have theirs. ``common`` is
+    the pace of all workers of the pool, shared between them."""
+
+    worker_id: WorkerId
+    healthy: bool = False
+    draining: bool = False
+    listed: bool = True
+    held: dict[RequestId, None] = field(default_factory=dict)
+    breaker: BreakerState = field(default_factory=BreakerState)
+    load: WorkerLoad | None = None
+    backlog_tokens: int = 0
+    decoding: int = 0
+    pace: DecodePace = field(default_factory=DecodePace)
+    common: DecodePace = field(default_factory=DecodePace)
+    prefill: PrefillPace = field(default_factory=PrefillPace)
+    limit: WorkerLimit = field(default_factory=WorkerLimit)
+    promises: dict[float, int] = field(default_factory=dict)
+    prefill_ratio: float = 0.0
+    prefilled_tokens: int = 0
+    prefill_share: float = 1.0
+    prefill_credit_s: float = _CREDIT_MAX_S
+    _credit_at: float = 0.0
+    _was_prefilling: bool = False
+    next_lesson_at: float = 0.0
+    _peak: int = 0
+    _area: float = 0.0
+    _area_at: float | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Permits held on this worker."""
+        return len(self.held)
+
+    def promise(self, tpot_s: float | None, change: int) -> None:
+        """A request with this promise came (+1) or went (-1)."""
+        if tpot_s is not None:
+            count = self.promises.get(tpot_s, 0) + change
+            if count:
+                self.promises[tpot_s] = count
+            else:
+                del self.promises[tpot_s]
+
+    @property
+    def tightest_s(self) -> float | None:
+        """The smallest time per token that somebody on this worker was promised."""
+        return min(self.promises, default=None)
+
+    def read_pace(self) -> DecodePace:
+        """Its own pace, or that of all workers as long as its own could not be measured."""
+        return self.pace if self.pace.known else self.common
+
+    def foresee_tpot_s(self, batch: float) -> float | None:
+        """Time per token with ``batch`` requests beside each other, prompts taking the share of time they do now."""
+        tpot_s = self.read_pace().predict_s(batch)
+        return None if tpot_s is None else tpot_s / (1.0 - min(self.prefill_ratio, 0.8))
+
+    def count_decoding(self, change: int, now: float) -> None:
+        """One request more or fewer gets tokens; the mean over time is kept for the next reading."""
+        if self._area_at is not None:
+            self._area += self.decoding * (now - self._area_at)
+        self._area_at = now
+        self.decoding += change
+        if self.decoding > self._peak:
+            self._peak = self.decoding
+
+    def observe_load(self, load: WorkerLoad, loosest_s: float | None, now: float) -> None:
+        """Take in a reading: what was generated since the last one, and by how many at once, gives the pace.
+
+        Steps that read prompts are slow for everybody. The time they took (prompt tokens read x time per token) is
+        taken off, so that the pace is that of decoding alone; a reading in which a long prompt was being read is not
+        used for it. ``loosest_s`` is the loosest promise that any tier makes: a worker on which nobody was promised
+        anything is kept fit for that. What share of the time goes to prompts is kept beside it.
+        """
+        before, self.load = self.load, load
+        self.count_decoding(0, now)
+        area, self._area = self._area, 0.0
+        peak, self._peak = self._peak, self.decoding
+        prefilled_s = self.prefilled_tokens * self.prefill.per_kilotoken_s * 1e-3
+        self.prefilled_tokens = 0
+        prefilling = self.prefilling_s > _LONG_PREFILL_S
+        clean = not (prefilling or self._was_prefilling)
+        self._was_prefilling = prefilling
+        if before is None or load.observed_at <= before.observed_at:
+            return
+        length_s = load.observed_at - before.observed_at
+        self.prefill_ratio += _PREFILL_WEIGHT * (prefilled_s / length_s - self.prefill_ratio)
+        batch = area / length_s
+        made = _grown(before.generation_tokens, load.generation_tokens)
+        if clean and made is not None and made >= batch >= 0.5:
+            tpot_s = batch * max(length_s - prefilled_s, 0.2 * length_s) / made
+            self.pace.observe(batch, tpot_s)
+            self.common.observe(batch, tpot_s)
+        target_s = self.tightest_s or loosest_s
+        self._share_prefill(target_s)
+        if target_s is not None:
+            target_s *= 1.0 - min(self.prefill_ratio, 0.8)  # what prompts take, decoding cannot have
+        if load.age_s(now) > STALE_AFTER_S:
+            return  # it tells of another time: nothing is granted because of it
+        self.limit.observe(load, batch, peak, self.prefilling_s, target_s, self.read_pace())
+
+    def _share_prefill(self, target_s: float | None) -> None:
+        """How much of the time prompts may take, so that a token of those decoding now still comes in time: a step's
+        time per token is t / (1 - share), so share = 1 - t / target."""
+        tpot_s = self.read_pace().predict_s(max(float(self.decoding), 1.0))
+        if target_s is None or tpot_s is None:
+            self.prefill_share = 1.0
+        else:
+            self.prefill_share = min(max(1.0 - tpot_s / (_ROOM * target_s), _SHARE_LEAST), 1.0)
+
+    def read_credit_s(self, now: float) -> float:
+        """Seconds of prompts that may be sent now without making tokens late; negative is debt."""
+        earned_s = self.prefill_share * (now - self._credit_at)
+        self._credit_at = now
+        self.prefill_credit_s = min(self.prefill_credit_s + earned_s, _CREDIT_MAX_S)
+        return self.prefill_credit_s
+
+    def spend_credit(self, tokens: int, now: float) -> None:
+        """A prompt of so many uncached tokens was sent."""
+        self.read_credit_s(now)
+        self.prefill_credit_s -= tokens * self.prefill.per_kilotoken_s * 1e-3
+
+    @property
+    def prefilling_s(self) -> float:
+        """Seconds it will take to read the prompts that were sent to it."""
+        return self.backlog_tokens * self.prefill.per_kilotoken_s * 1e-3
+
+    def is_stale(self, now: float) -> bool:
+        """Whether its own word is too old to build on; a worker that never spoke is not stale, only unknown."""
+        return self.load is not None and self.load.age_s(now) > STALE_AFTER_S
+
+
+def _grown(before: int | None, after: int | None) -> int | None:
+    if before is None or after is None or after < before:
+        return None
+    return after - before

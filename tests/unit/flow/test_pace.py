@@ -1,0 +1,76 @@
+"""How fast a worker is."""
+
+import pytest
+
+from service.flow.pace import DecodePace, PrefillPace
+
+
+class TestDecode:
+    def test_before_anything_was_measured(self):
+        assert DecodePace().predict_s(4.0) is None
+        assert not DecodePace().known
+
+    @pytest.mark.parametrize(("batch", "tpot_s"), [(0.4, 0.01), (4.0, 0.0)])
+    def test_what_says_nothing_is_left_out(self, batch, tpot_s):
+        pace = DecodePace()
+        pace.observe(batch, tpot_s)
+        assert not pace.known
+
+    def test_one_point_tells_half_of_the_slope(self):
+        pace = DecodePace()
+        pace.observe(10.0, 0.02)
+        assert pace.known
+        assert pace.predict_s(5.0) == 0.02
+        assert pace.predict_s(20.0) == pytest.approx(0.03)
+
+    def test_between_points_and_beyond(self):
+        pace = DecodePace()
+        for _ in range(200):
+            pace.observe(10.0, 0.02)
+            pace.observe(20.0, 0.03)
+            pace.observe(40.0, 0.04)
+        assert pace.predict_s(10.0) == pytest.approx(0.02, rel=0.05)
+        assert pace.predict_s(15.0) == pytest.approx(0.025, rel=0.05)
+        assert pace.predict_s(30.0) == pytest.approx(0.035, rel=0.05)
+        assert pace.predict_s(60.0) == pytest.approx(0.05, rel=0.05)
+        assert pace.predict_s(1.0) == pytest.approx(0.02, rel=0.05)
+
+    def test_a_machine_that_slows_down_does_so_at_every_batch(self):
+        pace = DecodePace()
+        for batch in (4.0, 40.0):
+            pace.observe(batch, 0.02)
+        before = pace.predict_s(40.0)
+        for _ in range(10):
+            pace.observe(4.0, 0.04)
+        assert pace.predict_s(40.0) > 1.1 * before
+
+
+class TestPrefill:
+    def test_the_prior(self):
+        assert PrefillPace().predict_s(1000) == pytest.approx(0.07)
+
+    def test_a_line_is_learned(self):
+        pace = PrefillPace()
+        for turn in range(400):
+            tokens = 100 + 37 * (turn % 50)
+            pace.observe(tokens, 0.1 + tokens * 2e-4)
+        assert pace.predict_s(3000) == pytest.approx(0.7, rel=0.05)
+        assert pace.samples == 400
+
+    def test_one_stall_does_not_bend_it(self):
+        pace = PrefillPace()
+        for _ in range(50):
+            pace.observe(1000, 0.07)
+        pace.observe(1000, 1000.0)
+        assert pace.predict_s(1000) < 0.5
+
+    @pytest.mark.parametrize("seconds", [0.0, 0.1])
+    def test_equal_prompts_for_ever_leave_it_sane(self, seconds):
+        pace = PrefillPace()
+        for _ in range(20_000):
+            pace.observe(100, seconds)
+        assert pace.predict_s(100) == pytest.approx(seconds, abs=0.02)
+        for turn in range(2000):
+            tokens = 100 + 37 * (turn % 50)
+            pace.observe(tokens, 0.1 + tokens * 2e-4)
+        assert pace.predict_s(3000) == pytest.approx(0.7, rel=0.1)
