@@ -50,8 +50,7 @@ def assess(state: FlowState, request: Request, now: float) -> Waiting:
 def foresee_cost(state: FlowState, estimate: Estimate, prefill_s: float) -> tuple[float, float]:
     """Seconds for which a permit will be held, and worker-seconds of work."""
     decode_s = estimate.output_tokens * (state.tpot_s or _FALLBACK_TPOT_S)
-    per_worker = max(state.ledger.permits / max(len(state.ledger.usable), 1), 1.0)
-    return prefill_s + decode_s, prefill_s + decode_s / per_worker
+    return prefill_s + decode_s, prefill_s + decode_s / state.ledger.mean_permits
 
 
 def find_bar(state: FlowState, entry: Waiting, now: float) -> Outcome | None:
@@ -100,6 +99,14 @@ def find_refusal(state: FlowState, entry: Waiting, wait_s: float | None, now: fl
     if wait_s is not None and now + wait_s > entry.give_up_at:
         return Outcome.DEADLINE_UNATTAINABLE if is_guaranteed(entry.band) else Outcome.SHED
     return None
+
+
+def name_lateness(entry: Waiting, outcome: Outcome) -> Outcome:
+    """Whose ``outcome`` it is to be late: where the deadline was the client's own, and earlier than what was promised,
+    its passing is the client's."""
+    late = outcome is Outcome.DEADLINE_UNATTAINABLE or outcome is Outcome.EXPIRED
+    own = entry.request.hinted and entry.give_up_at >= entry.request.deadline_at
+    return Outcome.CLIENT_DEADLINE if late and own else outcome
 
 
 def is_browned_out(level: int, band: int, state: FlowState) -> bool:

@@ -4,6 +4,7 @@ import math
 
 _STEP = 0.03
 _LOW, _HIGH = -1.0, 2.0
+_TOGETHER = 4
 
 
 class Quantile:
@@ -16,12 +17,13 @@ class Quantile:
     Trade-offs: coverage holds over many requests, not for each kind of request.
     """
 
-    __slots__ = ("_factor", "level", "q")
+    __slots__ = ("_factor", "_kept", "level", "q")
 
     def __init__(self, level: float, q: float = 0.0) -> None:
         self.level = level
         self.q = q
         self._factor = math.exp(q)
+        self._kept = 0
 
     def bound_s(self, predicted_s: float) -> float:
         """The value that a share ``level`` of outcomes stays below."""
@@ -31,6 +33,14 @@ class Quantile:
         """Learn from one outcome."""
         if predicted_s <= 0.0 or observed_s <= 0.0:
             return
-        exceeded = observed_s > self.bound_s(predicted_s)
-        self.q = min(max(self.q + _STEP * (self.level if exceeded else self.level - 1.0), _LOW), _HIGH)
+        if observed_s > predicted_s * self._factor:
+            self._move(_STEP * self.level)
+            return
+        self._kept += 1
+        if self._kept == _TOGETHER:  # most are kept, and each moves q a little: several steps are made as one
+            self._kept = 0
+            self._move(_TOGETHER * _STEP * (self.level - 1.0))
+
+    def _move(self, step: float) -> None:
+        self.q = min(max(self.q + step, _LOW), _HIGH)
         self._factor = math.exp(self.q)

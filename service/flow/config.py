@@ -58,8 +58,9 @@ class SheddingConfig:
 class FlowConfig:
     """Bounds of admission and queue.
 
-    ``requests_per_worker`` caps the permits per worker; how many are really given is found (``flow.limit``),
-    from ``requests_per_new_worker`` on.
+    ``requests_per_worker`` caps the permits per worker; how many are really given is found (``flow.limit``), from
+    ``requests_per_new_worker`` on, which hold from the worker's first reading. One that never told a reading is given
+    all that the operator allows: nothing could be found there.
     ``queued_requests_max`` and ``queued_tokens_max`` bound what waits. ``retry_after_max_s`` caps the advice given
     with a refusal. ``contracts`` are guaranteed rates by tenant; a tenant without one is guaranteed all it sends.
     """

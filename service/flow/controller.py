@@ -23,7 +23,15 @@ from service.domain.event import (
 from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
 from service.domain.units import RequestId, WorkerId
-from service.flow.admission import assess, build_grounds, displace_for, find_bar, find_refusal, foresee_wait_s
+from service.flow.admission import (
+    assess,
+    build_grounds,
+    displace_for,
+    find_bar,
+    find_refusal,
+    foresee_wait_s,
+    name_lateness,
+)
 from service.flow.advice import compute_retry_after_s
 from service.flow.balance import Chance
 from service.flow.band import is_guaranteed
@@ -219,9 +227,9 @@ class FlowController:
         elif self._may_retry(entry, failed_on, event.cause, now):
             self._wait_again(entry, entry.attempt + 1, failed_on, revoked, now)
         else:
-            self._refuse(
-                event.request_id, outcome_of(event.cause), event.retry_after_s or foresee_wait_s(state, entry, now)
-            )
+            told_s = event.retry_after_s
+            wait_s = foresee_wait_s(state, entry, now) if told_s is None else told_s
+            self._refuse(event.request_id, outcome_of(event.cause), wait_s, told=told_s is not None)
         self._pump(worker, now)
 
     def _may_retry(self, entry: Waiting, failed_on: frozenset[str], cause: FailureCause, now: float) -> bool:
@@ -274,16 +282,18 @@ class FlowController:
             self._out += pump(self._state, hint, now)
 
     def _turn_away(self, entry: Waiting, outcome: Outcome, wait_s: float | None, now: float) -> None:
+        outcome = name_lateness(entry, outcome)
         if outcome in _WANT_OF_CAPACITY:
             self._state.room.band(entry.band).congested_until = now + _CONGESTED_S
         self._refuse(entry.request.request_id, outcome, wait_s, build_grounds(self._state, entry, wait_s))
 
     def _refuse(
-        self, request_id: RequestId, outcome: Outcome, wait_s: float | None, grounds: Grounds | None = None
-    ) -> None:
+        self, request_id: RequestId, outcome: Outcome, wait_s: float | None, grounds: Grounds | None = None,
+        told: bool = False,
+    ) -> None:  # fmt: skip
         state, retry_after_s = self._state, None
         if outcome.retryable:
-            retry_after_s = compute_retry_after_s(wait_s, state.config.retry_after_max_s, state.chance.random())
+            retry_after_s = compute_retry_after_s(wait_s, state.config.retry_after_max_s, state.chance.random(), told)
         self._out.append(Refuse(request_id, outcome, retry_after_s, grounds))
 
     def _sort_out(self) -> None:

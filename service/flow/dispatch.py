@@ -40,7 +40,7 @@ def has_permit(state: FlowState, worker: WorkerState, now: float) -> bool:
         worker.healthy
         and worker.listed
         and not worker.draining
-        and len(worker.held) < min(worker.limit.limit, state.config.requests_per_worker)
+        and len(worker.held) < worker.permits
         and may_try(worker.breaker, now)
     )
 
@@ -76,10 +76,13 @@ def _leaves_time(state: FlowState, entry: Waiting, worker: WorkerState, now: flo
     """Whether the prompts that ``worker`` has to read leave its decoding enough time for one more. If not, time will
     change that though nothing happens: the moment is noted."""
     guaranteed = is_guaranteed(entry.band)
-    if not worker.decoding or (guaranteed and _is_pressing(entry, now)):
+    if not worker.decoding:
         return True
-    missing_s = (0.0 if guaranteed else _CREDIT_KEPT_S) - worker.read_credit_s(now)
-    if missing_s <= 0.0:
+    kept_s = 0.0 if guaranteed else _CREDIT_KEPT_S
+    if worker.prefill_credit_s >= kept_s:  # without what it has earned since
+        return True
+    missing_s = kept_s - worker.read_credit_s(now)
+    if missing_s <= 0.0 or (guaranteed and _is_pressing(entry, now)):
         return True
     again_at = now + max(missing_s / worker.prefill_share, _GRAIN_S)
     if guaranteed and entry.due_at is not None:
@@ -144,7 +147,7 @@ def _best_of(
         ttft_s = fits(state, entry, worker, now)
         if ttft_s is None:
             continue
-        load = len(worker.held) / worker.limit.limit
+        load = len(worker.held) / worker.permits
         own_s = entry.estimate.prompt_tokens * worker.prefill.per_kilotoken_s * 1e-3
         debt_s = max(-worker.prefill_credit_s, 0.0)
         mixed_s = 0.0 if not worker.held or entry.tpot_s in worker.promises else _MIXED_S
@@ -178,7 +181,7 @@ def send(state: FlowState, entry: Waiting, worker: WorkerState, ttft_s: float, n
     estimate = entry.estimate
     grounds = Grounds(
         entry.band, estimate.prompt_tokens, estimate.output_tokens, entry.due_at, entry.give_up_at,
-        state.room.size, state.ledger.permits, None, ttft_s, len(worker.held), worker.limit.limit,
+        state.room.size, state.ledger.permits, None, ttft_s, len(worker.held), worker.permits,
     )  # fmt: skip
     state.ledger.grant(entry, worker, entry.estimate.prompt_tokens, ttft_s, now)
     observe_dispatch(worker.breaker)

@@ -13,16 +13,26 @@ use it, and what a worker is given follows its own readings."""
 _LESSON_EVERY_S = 0.25
 """As often as answers stand in for readings, which come once a second: each costs a walk over the pool."""
 
+_TAUGHT, _SAMPLED = 64, 3
+_SCATTER = 0x9E3779B1
+"""First tokens of a worker from which each teaches; then one in four keeps the pace fresh, since a busy worker shows
+hundreds a second. Which one is scattered (Knuth's multiplicative hash), so that no regular mix of sizes is missed."""
+
 _SHORT_TOKENS = 8
 """Shorter answers say little of the time per token: one chunk of speculation may hold half of them. A guess."""
+
+
+_DECODING_SHARE = 0.5
+"""Of an answer that came whole at least this share of the time is taken to be decoding."""
 
 
 def learn_first_token(state: FlowState, running: Running, worker: WorkerState, now: float) -> None:
     """A first token came: was it foreseen well, and how fast does this worker, and how fast do all, read prompts?"""
     seconds = now - running.permit.granted_at
     state.calibration(running.entry.request.tier).observe(running.ttft_s, seconds)
-    worker.prefill.observe(running.ahead_tokens, seconds)
-    state.prefill.observe(running.ahead_tokens, seconds)
+    if worker.prefill.samples < _TAUGHT or not (running.entry.sequence * _SCATTER >> 16) & _SAMPLED:
+        worker.prefill.observe(running.ahead_tokens, seconds)
+        state.prefill.observe(running.ahead_tokens, seconds)
 
 
 def learn_answer(
@@ -32,9 +42,12 @@ def learn_answer(
     tokens = event.output_tokens
     state.estimator.observe(running.entry.request, event.prompt_tokens, tokens)
     waste.observe(tokens or 0, 0.0, now)
-    if running.first_token_at is None or tokens is None or tokens < _SHORT_TOKENS or not running.entry.request.stream:
+    if running.first_token_at is None or tokens is None or tokens < _SHORT_TOKENS:
         return
-    tpot_s = (now - running.first_token_at) / (tokens - 1)
+    decoding_s = now - running.first_token_at
+    if not running.entry.request.stream:  # it came whole: when its first token was made can only be foreseen
+        decoding_s = max(decoding_s - running.ttft_s, _DECODING_SHARE * decoding_s)
+    tpot_s = decoding_s / (tokens - 1)
     state.tpot_s = tpot_s if state.tpot_s is None else state.tpot_s + _TPOT_WEIGHT * (tpot_s - state.tpot_s)
     if worker.load is None and now >= worker.next_lesson_at:  # no word from the worker itself: its answers must do
         worker.next_lesson_at = now + _LESSON_EVERY_S

@@ -39,6 +39,8 @@ class PermitLedger:
         self.usable: list[WorkerState] = []
         self.permits = 0
         """How many requests all usable workers can carry together."""
+        self.mean_permits = 1.0
+        """How many one of them can, in the mean; at least 1."""
         self.sheddable: dict[RequestId, None] = {}
         """Running requests beyond any contract that may still be taken back, in order of dispatch: the last has the
         least work sunk in it."""
@@ -70,7 +72,10 @@ class PermitLedger:
         """Find anew who is usable, each for at most ``cap`` requests; to be called after each change of a worker or of
         the cap. O(workers)."""
         self.usable = usable = [worker for worker in self.workers.values() if worker.healthy and not worker.draining]
-        self.permits = sum([min(worker.limit.limit, cap) for worker in usable])
+        for worker in usable:
+            worker.permits = min(worker.limit.limit, cap)
+        self.permits = sum([worker.permits for worker in usable])
+        self.mean_permits = max(self.permits / max(len(usable), 1), 1.0)
 
     def grant(self, entry: Waiting, worker: WorkerState, tokens: int, ttft_s: float, now: float) -> Permit:
         """Let the request of ``entry`` occupy ``worker``, which has ``tokens`` of its prompt still to read."""

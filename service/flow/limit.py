@@ -4,7 +4,10 @@ from service.domain.load import WorkerLoad
 from service.flow.pace import DecodePace
 
 FIRST_LIMIT = 8
-"""Permits of a worker about which nothing is known; doubled at each reading while all is well."""
+"""Permits of a worker from its first reading on; doubled at each that follows while all is well."""
+
+UNBOUNDED = 1 << 30
+"""No limit but the operator's."""
 
 _ROOM = 0.9
 """The time per token is kept this far below the tightest target, so that noise does not cross it."""
@@ -35,14 +38,18 @@ class WorkerLimit:
     The limit doubles with each reading until one of the two is met (slow start), then follows them; the slots are
     tried again now and then.
 
+    The search begins with the first reading that tells how many requests run and wait. Before that there is no limit
+    but the operator's: a worker that tells nothing would never show that it could carry more.
+
     Trade-offs: while a bound is being found, a few requests wait inside the worker; and a pool that is never busy
-    never learns what it could carry.
+    never learns what it could carry. A worker without readings is bounded by the pace of its answers alone.
     """
 
-    __slots__ = ("_found", "_quiet", "_seen", "_streak", "limit", "slots")
+    __slots__ = ("_first", "_found", "_quiet", "_seen", "_streak", "limit", "slots")
 
     def __init__(self, permits: int = FIRST_LIMIT) -> None:
-        self.limit = permits
+        self._first: int | None = permits
+        self.limit = UNBOUNDED
         self.slots: int | None = None
         self._found = False
         self._streak = 0
@@ -53,6 +60,11 @@ class WorkerLimit:
     def found(self) -> bool:
         """Whether a bound was met: before that, nobody is refused because of it."""
         return self._found
+
+    def begin(self, load: WorkerLoad, held: int) -> None:
+        """The worker spoke: from its first word on a limit is searched, beginning with what it holds already."""
+        if self._first is not None and load.running_requests is not None and load.waiting_requests is not None:
+            self.limit, self._first = min(self.limit, max(self._first, held)), None
 
     def observe(
         self,
@@ -66,17 +78,19 @@ class WorkerLimit:
         """Take in one reading: the worker's own word, the mean ``batch`` and the ``peak`` of requests that got tokens
         side by side since the last one, and how many seconds of prompts it still has to read, which would explain
         that some wait. A reading that lacks the figures may lower the limit and not raise it."""
+        told = load is None or (load.running_requests is not None and load.waiting_requests is not None)
         if load is not None:
             self._observe_slots(load.running_requests, load.waiting_requests, batch, peak, prefilling_s)
         wished = float(self.limit)
-        told = load is None or (load.running_requests is not None and load.waiting_requests is not None)
-        if told and batch >= _SATURATED * self.limit:
+        used = batch >= _SATURATED * self.limit
+        if told and used:
             wished = self.limit * _GROWTH_AFTER + 1.0 if self._found else self.limit * 2.0
         if target_s is not None and pace.known:
             bound = _ROOM * target_s
             if (pace.predict_s(wished) or 0.0) > bound:
                 wished = find_batch(pace, bound, wished)
-                self._found = True
+                # without readings a pace at few requests is carried far to a guess: nobody is refused for that
+                self._found = self._found or load is not None or used
         if self.slots is not None and wished >= self.slots:
             wished = self.slots
             self._found = True
@@ -106,9 +120,13 @@ class WorkerLimit:
                 self.slots += max(1, self.slots // 8)
 
 
+_BATCH_MOST = 4096.0
+"""No engine runs more requests side by side; the search is as fine as it is narrow."""
+
+
 def find_batch(pace: DecodePace, bound_s: float, at_most: float) -> float:
     """The largest batch up to ``at_most`` at which the pace stays within ``bound_s``; at least 1."""
-    low, high = 1.0, max(at_most, 1.0)
+    low, high = 1.0, min(max(at_most, 1.0), _BATCH_MOST)
     for _ in range(12):
         middle = (low + high) / 2.0
         if (pace.predict_s(middle) or 0.0) <= bound_s:

@@ -53,7 +53,7 @@ class FlowState:
         if self.tpot_s is None:
             return False
         cap = self.config.requests_per_worker
-        return any(worker.limit.found or worker.limit.limit >= cap for worker in self.ledger.usable)
+        return any(worker.limit.found or worker.permits >= cap for worker in self.ledger.usable)
 
     @property
     def loosest_tpot_s(self) -> float | None:

@@ -23,7 +23,8 @@ in lumps, so it has to be slower than the pace."""
 class WorkerState:
     """One worker. ``held`` are the requests on it, in order of dispatch; ``backlog_tokens`` the uncached prompt tokens
     sent to it whose first token has not come; ``decoding`` how many have theirs. ``common`` is
-    the pace of all workers of the pool, shared between them."""
+    the pace of all workers of the pool, shared between them. ``permits`` is how many requests it may hold: its limit,
+    within the operator's cap."""
 
     worker_id: WorkerId
     healthy: bool = False
@@ -38,6 +39,7 @@ class WorkerState:
     common: DecodePace = field(default_factory=DecodePace)
     prefill: PrefillPace = field(default_factory=PrefillPace)
     limit: WorkerLimit = field(default_factory=WorkerLimit)
+    permits: int = 0
     promises: dict[float, int] = field(default_factory=dict)
     prefill_ratio: float = 0.0
     prefilled_tokens: int = 0
@@ -96,6 +98,7 @@ class WorkerState:
         anything is kept fit for that. What share of the time goes to prompts is kept beside it.
         """
         before, self.load = self.load, load
+        self.limit.begin(load, len(self.held))
         self.count_decoding(0, now)
         area, self._area = self._area, 0.0
         peak, self._peak = self._peak, self.decoding

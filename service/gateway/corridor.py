@@ -158,6 +158,7 @@ class Corridor:
         tier = self.config.tiers[tenant.tier]
         budget_s = tier.queue_ttl_s or self.config.queue_ttl_s
         limit_at: float | None = None
+        hinted = False
         session: str | None = None
         if b"x-sluice-deadline-ms" in named:
             deadline_s = read_deadline_s(named[b"x-sluice-deadline-ms"])
@@ -165,7 +166,7 @@ class Corridor:
                 message = "The header 'x-sluice-deadline-ms' must be a whole number of milliseconds."
                 raise Refused(Outcome.MALFORMED, message, "x-sluice-deadline-ms")
             limit_at = settlement.arrived_at + deadline_s
-            budget_s = min(budget_s, deadline_s)
+            hinted, budget_s = deadline_s < budget_s, min(budget_s, deadline_s)
         if b"x-sluice-session" in named:
             digest = hashlib.blake2b(named[b"x-sluice-session"], key=tenant.tenant_id.encode()[:64], digest_size=16)
             session = digest.hexdigest()
@@ -181,6 +182,7 @@ class Corridor:
             settlement.arrived_at + budget_s,
             session,
             pinned_to,
+            hinted=hinted,
         )
         exchange.body = b""  # from here on it lives in the parts, as long as a worker may need it
         parts = peeked.parts

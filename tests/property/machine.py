@@ -285,6 +285,13 @@ class FlowMachine(RuleBasedStateMachine):
             load = WorkerLoad(self.now - age_s, running, waiting, 0.5, generation_tokens=tokens)
             self.happen(WorkerLoadSeen(worker_id, load))
 
+    @rule()
+    def news_of_yesterday(self):
+        """All that is known is old when work comes that nobody was promised."""
+        for worker_id in list(self.referee.stations):
+            self.see_load(worker_id, age_s=5.0, running=0, waiting=0, made=None)
+        self.arrive_many(times=2, kind=("tenant", "batch", 2), prompt_bytes=32)
+
     @rule(worker_id=WORKERS, times=st.integers(2, 4))
     def see_loads(self, worker_id, times):
         """Readings one after the other, all busy: limits are found."""

@@ -138,8 +138,8 @@ class ForgetsTheArrival(FlowController):
 class RefusesTwice(FlowController):
     """A refusal is given twice."""
 
-    def _refuse(self, request_id, outcome, wait_s, grounds=None):
-        super()._refuse(request_id, outcome, wait_s, grounds)
+    def _refuse(self, request_id, outcome, wait_s, grounds=None, told=False):
+        super()._refuse(request_id, outcome, wait_s, grounds, told)
         self._out.append(self._out[-1])
 
 
@@ -158,15 +158,10 @@ class ExceedsTheLimit(FlowController):
     """One permit more than the worker can carry."""
 
     def _arrived(self, event, now):
-        limits = [worker.limit for worker in self._state.ledger.usable]
-        for limit in limits:
-            limit.limit += 1
-        config = self._state.config
-        self._state.config = replace(config, requests_per_worker=config.requests_per_worker + 1)
+        for worker in self._state.ledger.usable:
+            worker.permits += 1
         super()._arrived(event, now)
-        self._state.config = config
-        for limit in limits:
-            limit.limit -= 1
+        self._sort_out()
 
 
 class CountsTokensTwice(FlowController):
@@ -254,8 +249,8 @@ class RevokesTwice(FlowController):
 class AdvisesForever(FlowController):
     """Advice is not capped."""
 
-    def _refuse(self, request_id, outcome, wait_s, grounds=None):
-        super()._refuse(request_id, outcome, wait_s, grounds)
+    def _refuse(self, request_id, outcome, wait_s, grounds=None, told=False):
+        super()._refuse(request_id, outcome, wait_s, grounds, told)
         last = self._out[-1]
         if last.retry_after_s is not None:
             self._out[-1] = Refuse(request_id, outcome, last.retry_after_s + 100.0, grounds)
@@ -298,8 +293,8 @@ class FlipsItsOwnCoin(FlowController):
         super().__init__(config, chance)
         self._odd = FlipsItsOwnCoin.instances % 2 == 1
 
-    def _refuse(self, request_id, outcome, wait_s, grounds=None):
-        super()._refuse(request_id, outcome, 1.0 if self._odd else wait_s, grounds)
+    def _refuse(self, request_id, outcome, wait_s, grounds=None, told=False):
+        super()._refuse(request_id, outcome, 1.0 if self._odd else wait_s, grounds, told)
 
 
 class Policy(FlowController):
@@ -418,8 +413,8 @@ class Spendthrift(WasteBudget):
 class TouchesAWorkerOnRefusal(FlowController):
     """I14: a refusal leaves a trace on a worker."""
 
-    def _refuse(self, request_id, outcome, wait_s, grounds=None):
-        super()._refuse(request_id, outcome, wait_s, grounds)
+    def _refuse(self, request_id, outcome, wait_s, grounds=None, told=False):
+        super()._refuse(request_id, outcome, wait_s, grounds, told)
         for worker in self._state.ledger.usable:
             worker.backlog_tokens += 1
 
@@ -468,7 +463,7 @@ MUTANTS: dict[type[FlowController], str] = {
     ForgetsRelease: "permits on . and books differ",
     SendsToTheSick: "sick, draining or left|permits differ",
     SendsToTheDraining: "sick, draining or left|permits differ",
-    SendsToTheDeparted: "a worker that is not there|sick, draining or left|workers and books differ",
+    SendsToTheDeparted: "permits differ|a worker that is not there|sick, draining or left|workers and books differ",
     SkipsThePump: "has room and r[0-9]+ waits|time makes a place and the wake comes later",
     QueuesBehindTheChoosy: "has room and r[0-9]+ waits|time makes a place and the wake comes later",
     LosesTheExpired: "queue and books differ",

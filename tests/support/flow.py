@@ -24,6 +24,8 @@ def build_request(
     tenant: str = "tenant",
     tier: str = "standard",
     rank: int = 1,
+    deadline_at: float | None = None,
+    hinted: bool = False,
 ) -> Request:
     """A request that may wait ``ttl_s``; by default 100 tokens of prompt."""
     return Request(
@@ -35,9 +37,10 @@ def build_request(
         max_output_tokens,
         True,
         arrived_at,
-        arrived_at + ttl_s,
+        arrived_at + ttl_s if deadline_at is None else deadline_at,
         None,
         None if pinned_to is None else WorkerId(pinned_to),
+        hinted=hinted,
     )
 
 

@@ -188,7 +188,7 @@ class Referee:
                 load = event.load
                 told = load.running_requests is not None and load.waiting_requests is not None
                 assert told or limit <= station.limit, f"{worker_id} is granted more without being told"
-                assert load.age_s(now) <= STALE_AFTER_S or limit == station.limit, "granted more by a stale reading"
+                assert load.age_s(now) <= STALE_AFTER_S or limit <= station.limit, "granted more by a stale reading"
             elif station.limit and not isinstance(event, PermitEnded):
                 assert limit == station.limit, f"the limit of {worker_id} changes out of turn"
             station.limit = limit
@@ -284,8 +284,8 @@ class Referee:
         assert command.worker_id in self.stations, f"{name} is sent to a worker that is not there"
         station = self.stations[command.worker_id]
         assert station.usable, f"{name} is sent to a worker that is sick, draining or left"
-        assert (grounds.held, grounds.limit) == (len(station.held), station.limit), "grounds and books differ"
         bound = min(self.config.requests_per_worker, station.limit)
+        assert (grounds.held, grounds.limit) == (len(station.held), bound), "grounds and books differ"
         assert len(station.held) < bound, f"{command.worker_id} is above its limit"
         expected = case.attempts + (not case.returned)
         assert command.attempt == expected, f"{name}: attempts are counted wrongly"

@@ -14,6 +14,7 @@ from service.flow.admission import (
     find_refusal,
     find_ttft_target_s,
     foresee_wait_s,
+    name_lateness,
     is_browned_out,
 )
 from service.flow.band import BEST_EFFORT, EXCESS
@@ -38,7 +39,9 @@ def build_state(**how):
 
 def find_capacity(state):
     """From here on the pool's capacity counts as known: eight permits."""
-    state.ledger.worker("a").limit._found = True
+    limit = state.ledger.worker("a").limit
+    limit.limit, limit._found = 8, True
+    state.ledger.sort_out(state.config.requests_per_worker)
     state.tpot_s = 0.02
 
 
@@ -130,6 +133,24 @@ class TestWait:
         find_capacity(state)
         state.ledger.permits = 0
         assert foresee_wait_s(state, build_entry("r"), 0.0) is None
+
+
+class TestLateness:
+    """A deadline of the client's own, where it is the earlier one, is the client's to miss."""
+
+    @pytest.mark.parametrize("outcome", [Outcome.EXPIRED, Outcome.DEADLINE_UNATTAINABLE])
+    def test_its_own_deadline(self, outcome):
+        request = build_request("r", arrived_at=5.0, deadline_at=5.1, tier="gold", rank=0, hinted=True)
+        assert name_lateness(assess(build_state(), request, 5.0), outcome) is Outcome.CLIENT_DEADLINE
+
+    @pytest.mark.parametrize("how", [{"hinted": False, "deadline_at": 5.1}, {"hinted": True, "deadline_at": 60.0}])
+    def test_ours(self, how):
+        request = build_request("r", arrived_at=5.0, tier="gold", rank=0, **how)
+        assert name_lateness(assess(build_state(), request, 5.0), Outcome.EXPIRED) is Outcome.EXPIRED
+
+    def test_what_is_not_late(self):
+        request = build_request("r", arrived_at=5.0, deadline_at=5.1, tier="gold", rank=0, hinted=True)
+        assert name_lateness(assess(build_state(), request, 5.0), Outcome.SHED) is Outcome.SHED
 
 
 class TestRefusal:

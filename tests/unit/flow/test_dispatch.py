@@ -53,7 +53,7 @@ def sent(commands):
         lambda worker: setattr(worker, "healthy", False),
         lambda worker: setattr(worker, "draining", True),
         lambda worker: setattr(worker, "listed", False),
-        lambda worker: setattr(worker.limit, "limit", 0),
+        lambda worker: setattr(worker, "permits", 0),
         lambda worker: setattr(worker.breaker, "busy_until", 5.0),
     ],
     ids=["sick", "draining", "left", "full", "resting"],
@@ -239,7 +239,7 @@ class TestPump:
         entry = wait(state, "r", due_at=4.0)
         grounds = send(state, entry, state.ledger.worker("a"), 0.3, 0.0).grounds
         assert (grounds.band, grounds.due_at, grounds.ttft_s) == (1, 4.0, 0.3)
-        assert (grounds.held, grounds.limit, grounds.queued_requests) == (0, 8, 0)
+        assert (grounds.held, grounds.limit, grounds.queued_requests) == (0, 1024, 0)
 
 
 class TestFloor:
@@ -251,7 +251,7 @@ class TestFloor:
 
     def test_a_share_of_the_work_goes_beyond_contracts(self):
         state = build_state(shedding=SheddingConfig(floor_ratio=0.125))
-        state.ledger.worker("a").limit.limit = 33
+        state.ledger.worker("a").permits = 33
         self.fill(state)
         order = sent(pump(state, None, 0.0))
         assert sum(name.startswith("b") for name in order) == 3
@@ -259,7 +259,7 @@ class TestFloor:
 
     def test_the_operator_may_suspend_it(self):
         state = build_state(shedding=SheddingConfig(floor_ratio=0.1, brownout_forced=2))
-        state.ledger.worker("a").limit.limit = 33
+        state.ledger.worker("a").permits = 33
         self.fill(state)
         assert all(name.startswith("g") for name in sent(pump(state, None, 0.0)))
 

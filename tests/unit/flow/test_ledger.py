@@ -83,7 +83,7 @@ def test_usable_are_the_healthy_that_do_not_drain(ledger):
     ledger.worker("c").draining = True
     ledger.sort_out(1024)
     assert [worker.worker_id for worker in ledger.usable] == ["b", "d"]
-    assert ledger.permits == 16
+    assert ledger.permits == 2048
     ledger.sort_out(3)
     assert ledger.permits == 6
 

@@ -3,7 +3,7 @@
 import pytest
 
 from service.domain.load import WorkerLoad
-from service.flow.limit import FIRST_LIMIT, WorkerLimit, find_batch
+from service.flow.limit import FIRST_LIMIT, UNBOUNDED, WorkerLimit, find_batch
 from service.flow.pace import DecodePace
 
 
@@ -12,6 +12,7 @@ def load(running, waiting=0):
 
 
 def observe(limit, running, waiting=0, target_s=None, pace=None, prefilling_s=0.0):
+    limit.begin(load(running, waiting), running)
     limit.observe(load(running, waiting), float(running), running, prefilling_s, target_s, pace or DecodePace())
 
 
@@ -94,14 +95,37 @@ def test_after_fifteen_quiet_readings_more_are_tried():
 @pytest.mark.parametrize("told", [WorkerLoad(0.0, None, 0), WorkerLoad(0.0, 8, None)])
 def test_without_figures_it_never_grows(told):
     limit = WorkerLimit()
+    observe(limit, 1)
     limit.observe(told, 8.0, 8, 0.0, None, DecodePace())
     assert limit.limit == FIRST_LIMIT
 
 
-def test_a_worker_that_never_speaks_is_known_by_its_answers():
+@pytest.mark.parametrize("told", [None, WorkerLoad(0.0, None, 0), WorkerLoad(0.0, 8, None)])
+def test_a_worker_that_never_told_has_no_limit_but_the_operators(told):
     limit = WorkerLimit()
-    limit.observe(None, 8.0, 8, 0.0, None, DecodePace())
-    assert limit.limit == 2 * FIRST_LIMIT
+    if told is not None:
+        limit.begin(told, 8)
+    limit.observe(told, 8.0, 8, 0.0, None, DecodePace())
+    assert limit.limit == UNBOUNDED
+    observe(limit, 3)
+    assert limit.limit == FIRST_LIMIT  # its first word: the search begins
+
+
+def test_the_search_begins_with_what_runs_already():
+    limit = WorkerLimit()
+    limit.begin(load(1), 40)
+    assert limit.limit == 40
+    limit.begin(load(1), 2)
+    assert limit.limit == 40
+
+
+def test_a_worker_that_never_speaks_is_bounded_by_the_pace_of_its_answers(line):
+    limit = WorkerLimit()
+    limit.observe(None, 8.0, 8, 0.0, 0.04, line)
+    assert line.predict_s(limit.limit) <= 0.036 < line.predict_s(limit.limit + 3)
+    assert not limit.found  # that was carried far from eight
+    limit.observe(None, float(limit.limit), limit.limit, 0.0, 0.04, line)
+    assert limit.found
 
 
 def test_find_batch(line):

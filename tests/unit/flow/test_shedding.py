@@ -72,6 +72,7 @@ def test_who_will_be_in_time_needs_nobody(state, wait_s, taken):
 
 
 def test_where_permits_are_few_the_next_free_one_may_be_far(state):
+    state.ledger.permits = 8
     entry = build_entry("r", due_at=1.0, hold_s=20.0)
     assert len(revoke_for(state, entry, 0.0, WasteBudget(), 0.0)) == 1
 

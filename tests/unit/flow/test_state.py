@@ -2,6 +2,7 @@
 
 import random
 
+from service.domain.load import WorkerLoad
 from service.domain.tier import Tier
 from service.flow.config import FlowConfig
 from service.flow.retry import RetryBudget
@@ -18,6 +19,8 @@ def build_state(**how):
 
 def test_capacity_is_known_when_a_limit_was_found_and_answers_were_seen():
     state = build_state()
+    state.ledger.worker("a").limit.begin(WorkerLoad(0.0, 0, 0), 0)
+    state.ledger.sort_out(1024)
     state.tpot_s = 0.02
     assert not state.capacity_found
     state.ledger.worker("a").limit._found = True
