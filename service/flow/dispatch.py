@@ -47,7 +47,7 @@ def has_permit(state: FlowState, worker: WorkerState, now: float) -> bool:
 
 def foresee_ttft_s(state: FlowState, entry: Waiting, worker: WorkerState) -> float:
     """Median time from dispatch to first token on ``worker``."""
-    prefill = worker.prefill if worker.prefill.samples >= 8 else state.prefill
+    prefill = worker.prefill if worker.prefill.known else state.prefill
     return prefill.predict_s(worker.backlog_tokens + entry.estimate.prompt_tokens)
 
 
@@ -62,7 +62,7 @@ def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> f
         return None
     ttft_s = foresee_ttft_s(state, entry, worker)
     if worker.backlog_tokens:
-        prefill = worker.prefill if worker.prefill.samples >= 8 else state.prefill
+        prefill = worker.prefill if worker.prefill.known else state.prefill
         behind_s = ttft_s - prefill.predict_s(entry.estimate.prompt_tokens)
         free_s = _BACKLOG_FREE_S if entry.due_at is None else _BACKLOG_SHARE * (entry.due_at - entry.request.arrived_at)
         if behind_s > free_s:
@@ -74,9 +74,10 @@ def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> f
 
 def _leaves_time(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> bool:
     """Whether the prompts that ``worker`` has to read leave its decoding enough time for one more. If not, time will
-    change that though nothing happens: the moment is noted."""
+    change that though nothing happens: the moment is noted. How fast a worker reads is shown by first tokens; as long
+    as it has shown none, as where all answers come whole, nothing is held back for a guess."""
     guaranteed = is_guaranteed(entry.band)
-    if not worker.decoding:
+    if not worker.decoding or not worker.prefill.known:
         return True
     kept_s = 0.0 if guaranteed else _CREDIT_KEPT_S
     if worker.prefill_credit_s >= kept_s:  # without what it has earned since

@@ -13,6 +13,10 @@ use it, and what a worker is given follows its own readings."""
 _LESSON_EVERY_S = 0.25
 """As often as answers stand in for readings, which come once a second: each costs a walk over the pool."""
 
+_PROMPT_SHARE = 0.25
+"""A first token within a quarter of the promised time is prompt. A guess: far above a prompt's own reading, far below
+a wait for somebody else's end."""
+
 _TAUGHT, _SAMPLED = 64, 3
 _SCATTER = 0x9E3779B1
 """First tokens of a worker from which each teaches; then one in four keeps the pace fresh, since a busy worker shows
@@ -30,9 +34,21 @@ def learn_first_token(state: FlowState, running: Running, worker: WorkerState, n
     """A first token came: was it foreseen well, and how fast does this worker, and how fast do all, read prompts?"""
     seconds = now - running.permit.granted_at
     state.calibration(running.entry.request.tier).observe(running.ttft_s, seconds)
+    if not worker.limit.found:
+        _widen(state, running, worker, now)
     if worker.prefill.samples < _TAUGHT or not (running.entry.sequence * _SCATTER >> 16) & _SAMPLED:
         worker.prefill.observe(running.ahead_tokens, seconds)
         state.prefill.observe(running.ahead_tokens, seconds)
+
+
+def _widen(state: FlowState, running: Running, worker: WorkerState, now: float) -> None:
+    """A first token, or a whole answer, that came so soon that its request cannot have waited for a slot inside the
+    worker shows that there is room for more."""
+    entry = running.entry
+    promised_s = 0.0 if entry.due_at is None else entry.due_at - entry.request.arrived_at
+    prompt = now - running.permit.granted_at <= max(_PROMPT_SHARE * promised_s, 2.0 * running.ttft_s)
+    if prompt and not worker.is_stale(now):
+        state.ledger.widen(worker, state.config.requests_per_worker)
 
 
 def learn_answer(
@@ -40,6 +56,8 @@ def learn_answer(
 ) -> None:
     """An answer was served: its size, and its pace."""
     tokens = event.output_tokens
+    if not worker.limit.found and not running.entry.request.stream:
+        _widen(state, running, worker, now)
     state.estimator.observe(running.entry.request, event.prompt_tokens, tokens)
     waste.observe(tokens or 0, 0.0, now)
     if running.first_token_at is None or tokens is None or tokens < _SHORT_TOKENS:

@@ -77,6 +77,13 @@ class PermitLedger:
         self.permits = sum([worker.permits for worker in usable])
         self.mean_permits = max(self.permits / max(len(usable), 1), 1.0)
 
+    def widen(self, worker: WorkerState, cap: int) -> None:
+        """One permit more for ``worker``, if it needs and may have it."""
+        usable = worker.healthy and not worker.draining
+        if usable and worker.permits < cap and worker.limit.widen(len(worker.held)):
+            worker.permits += 1
+            self.permits += 1
+
     def grant(self, entry: Waiting, worker: WorkerState, tokens: int, ttft_s: float, now: float) -> Permit:
         """Let the request of ``entry`` occupy ``worker``, which has ``tokens`` of its prompt still to read."""
         request = entry.request

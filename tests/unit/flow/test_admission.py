@@ -14,8 +14,8 @@ from service.flow.admission import (
     find_refusal,
     find_ttft_target_s,
     foresee_wait_s,
-    name_lateness,
     is_browned_out,
+    name_lateness,
 )
 from service.flow.band import BEST_EFFORT, EXCESS
 from service.flow.config import FlowConfig, SheddingConfig

@@ -500,8 +500,11 @@ class TestRevocation:
 class TestCredit:
     def test_who_waits_for_prompts_to_be_read_is_looked_at_again(self):
         controller = build_controller(config=FlowConfig(requests_per_worker=8))
-        arrive(controller, "r")
-        handle(controller, FirstTokenSeen("r"), 0.0)
+        for number in range(8):
+            arrive(controller, f"r{number}")
+            handle(controller, FirstTokenSeen(f"r{number}"), 0.0)
+        for number in range(7):
+            end(controller, f"r{number}", 0.0)
         arrive(controller, "long", prompt_bytes=32_000)
         assert arrive(controller, "s") == [Enqueue("s", 1)]
         wake_at = controller.next_wake_at()

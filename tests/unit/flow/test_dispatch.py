@@ -109,6 +109,7 @@ class TestCredit:
     def test_prompts_wait_until_those_who_decode_have_had_their_turn(self):
         state = build_state()
         worker = occupy(state, "a", 1)
+        worker.prefill.samples = 8
         worker.prefill_credit_s, worker.prefill_share = -0.1, 0.5
         assert fits(state, build_entry("r"), worker, 0.0) is None
         assert state.alarms.next_at() == pytest.approx(0.2)
@@ -117,6 +118,7 @@ class TestCredit:
     def test_beyond_contracts_some_credit_is_kept(self):
         state = build_state()
         worker = occupy(state, "a", 1)
+        worker.prefill.samples = 8
         worker.prefill_credit_s = 0.05
         assert fits(state, build_entry("b", band=BEST_EFFORT), worker, 0.0) is None
         assert fits(state, build_entry("r"), worker, 0.0) is not None
@@ -124,10 +126,17 @@ class TestCredit:
     def test_a_pressing_promise_does_not_wait(self):
         state = build_state()
         worker = occupy(state, "a", 1)
+        worker.prefill.samples = 8
         worker.prefill_credit_s, worker.prefill_share = -100.0, 0.05
         assert fits(state, build_entry("r", due_at=4.0), worker, 0.0) is None
         assert state.alarms.next_at() == pytest.approx(2.001)
         assert fits(state, build_entry("r", due_at=4.0), worker, 2.001) is not None
+
+    def test_before_it_has_shown_how_fast_it_reads_nothing_is_held_back(self):
+        state = build_state()
+        worker = occupy(state, "a", 1)
+        worker.prefill_credit_s = -100.0
+        assert fits(state, build_entry("r"), worker, 0.0) is not None
 
 
 class TestPace:
