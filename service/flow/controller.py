@@ -80,7 +80,8 @@ class FlowController:
             case RequestAbandoned():
                 self._abandoned(event)
             case Woken():
-                self._woken(now)
+                self._state.alarms.ring(now)
+                self._pump(None, now)
             case DrainBegan():
                 self._state.draining = True
             case Reconfigured():
@@ -260,15 +261,8 @@ class FlowController:
         if event.healthy:
             worker.breaker = BreakerState()
             return
-        for request_id in worker.held:
-            running = self._state.ledger.running[request_id]
-            if not running.revoked:
-                self._state.ledger.mark_revoked(running)
-                self._out.append(Revoke(request_id, Outcome.STREAM_BROKEN))
-
-    def _woken(self, now: float) -> None:
-        self._state.alarms.ring(now)
-        self._pump(None, now)
+        taken_back = self._state.ledger.take_all_back(worker)
+        self._out += [Revoke(request_id, Outcome.STREAM_BROKEN) for request_id in taken_back]
 
     def _pump(self, hint: WorkerState | None, now: float) -> None:
         room = self._state.room

@@ -106,6 +106,13 @@ class PermitLedger:
         running.revoked = True
         self.sheddable.pop(running.permit.request_id, None)
 
+    def take_all_back(self, worker: WorkerState) -> list[RequestId]:
+        """What ``worker`` holds is being taken back, but for what already is."""
+        taken_back = [running for name in worker.held if not (running := self.running[name]).revoked]
+        for running in taken_back:
+            self.mark_revoked(running)
+        return [running.permit.request_id for running in taken_back]
+
     def start_decoding(self, running: Running, now: float) -> WorkerState:
         """The first token of ``running`` has come."""
         worker = self.workers[running.permit.worker_id]
