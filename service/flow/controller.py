@@ -276,8 +276,7 @@ class FlowController:
             self._out += pump(self._state, hint, now)
 
     def _turn_away(self, entry: Waiting, outcome: Outcome, wait_s: float | None, now: float) -> None:
-        outcome = name_lateness(entry, outcome)
-        if outcome in _WANT_OF_CAPACITY:
+        if (outcome := name_lateness(entry, outcome)) in _WANT_OF_CAPACITY:
             self._state.room.band(entry.band).congested_until = now + _CONGESTED_S
         self._refuse(entry.request.request_id, outcome, wait_s, build_grounds(self._state, entry, wait_s))
 
