@@ -73,3 +73,9 @@ def learn_answer(
         worker.pace.observe(side_by_side, tpot_s)
         worker.limit.observe(None, side_by_side, side_by_side, 0.0, running.entry.tpot_s, worker.pace)
         state.ledger.sort_out(state.config.requests_per_worker)
+
+
+def learn_cut(state: FlowState, event: PermitEnded, running: Running) -> None:
+    """An answer ended before it was complete: it would have been longer than what is known to have come."""
+    if event.output_tokens:
+        state.estimator.observe_cut(running.entry.request, event.output_tokens)
