@@ -55,7 +55,7 @@ class Estimator:
             output = int(curve.mean)
         else:
             output = int(curve.within if bound == curve.bound else curve.mean_within(bound))
-        return Estimate(int(request.prompt_bytes / bytes_per_token) + 1, output if output > 1 else 1)
+        return Estimate(int(request.prompt_bytes / bytes_per_token) + 1, max(output, 1))
 
     def observe(self, request: Request, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """Learn from an answer that was completed; one that came to the client's own bound was cut off there."""

@@ -1,8 +1,8 @@
 """Learns how long answers are: a decayed histogram for each tenant, shrunk to its tier's and to everybody's.
 
 Buckets are a factor of sqrt 2 apart (28 of them: 1 to 16,384 tokens, the last is open). Each keeps its mass and the
-tokens in it, so a mean over buckets is exact however coarse they are. The weight of an answer halves with every 500 of
-the same tenant that follow. p_tenant = (n p_own + m p_tier) / (n + m), with m = 20 pseudo-answers, and the tier's in the
+tokens in it, so a mean over buckets is exact however coarse they are. The weight of an answer halves with every 500
+that follow. p_tenant = (n p_own + m p_tier) / (n + m), with m = 20 pseudo-answers, and the tier's in the
 same way from everybody's.
 
 An answer that was cut off (the client left, its own bound was reached) was at least so long: its mass goes to the
@@ -55,7 +55,8 @@ class Histogram:
     def observe(self, tokens: float, cut: bool, stands_for: int) -> None:
         """An answer came to so many tokens, complete or ``cut`` off; as many as it ``stands_for`` ended meanwhile."""
         index = bisect_right(_INNER_EDGES, tokens)
-        self._weight = weight = self._weight * _GROWTHS[stands_for]
+        self._weight = self._weight * _GROWTHS[stands_for]
+        weight = self._weight * stands_for
         if not cut:
             self._mass[index] += weight
             self._tokens[index] += weight * tokens
@@ -190,7 +191,7 @@ class OutputLengths:
         return Source(self._open_tier(tier))
 
     def observe(self, own: Source, tier: TierName, tokens: int, cut: bool, stands_for: int) -> None:
-        """An answer of the tenant of ``own`` came to so many tokens, or was ``cut`` off there; O(1) but for redrawing."""
+        """An answer of the tenant of ``own`` came to so many tokens, or was ``cut`` off there."""
         self._all.observe(tokens, cut, stands_for)
         self._open_tier(tier).observe(tokens, cut, stands_for)
         own.observe(tokens, cut, stands_for)
