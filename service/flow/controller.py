@@ -100,6 +100,8 @@ class FlowController:
         match event:
             case WorkerLoadSeen():
                 worker = ledger.worker(event.worker_id)
+                if worker.has_restarted(event.load):
+                    ledger.forget_cache(worker)
                 worker.observe_load(event.load, self._state.loosest_tpot_s, now)
                 self._sort_out()
                 self._pump(worker, now)

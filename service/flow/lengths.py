@@ -12,6 +12,7 @@ buckets from there on in proportion to what is there (redistribution to the righ
 client's tells nothing; curves are redrawn only now and then, so they lag by a few answers.
 """
 
+import math
 from array import array
 from bisect import bisect_right
 from itertools import accumulate
@@ -19,7 +20,7 @@ from itertools import accumulate
 from service.domain.units import TierName
 
 BUCKETS = 28
-_EDGES = tuple(2.0 ** (0.5 * (index + 1)) for index in range(BUCKETS))
+_EDGES: tuple[float, ...] = tuple(2.0 ** (0.5 * (index + 1)) for index in range(BUCKETS))
 """Upper edge of each bucket."""
 _INNER_EDGES = _EDGES[:-1]
 _NOTHING = bytes(8 * BUCKETS)
@@ -137,7 +138,7 @@ class Curve:
         below = 0.0
         for index, part in enumerate(self.mass):
             if part > 0.0 and below + part >= level:
-                return float(_EDGES[index] * 2.0 ** (0.5 * ((level - below) / part - 1.0)))
+                return _EDGES[index] * math.exp(0.5 * math.log(2.0) * ((level - below) / part - 1.0))
             below += part
         return _EDGES[-1]
 
@@ -156,7 +157,7 @@ class Source:
     __slots__ = ("_histogram", "_interval", "_lessons", "_prior", "_redrawn_at", "curve")
 
     def __init__(self, prior: "Source | None", interval: int = _REDRAWN_AFTER) -> None:
-        self.curve = prior.curve if prior is not None else _FIRST
+        self.curve: Curve = prior.curve if prior is not None else _FIRST
         self._histogram = Histogram()
         self._prior = prior
         self._interval = interval
