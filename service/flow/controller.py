@@ -39,7 +39,7 @@ from service.flow.breaker import BreakerState, next_change_at, observe_failure, 
 from service.flow.config import FlowConfig, Reconfigured
 from service.flow.dispatch import find_place, pump, send
 from service.flow.failure import outcome_of
-from service.flow.learning import learn_answer, learn_first_token
+from service.flow.learning import learn_answer, learn_cut, learn_first_token
 from service.flow.retry import RetryBudget
 from service.flow.shedding import WasteBudget, revoke_for
 from service.flow.state import FlowState
@@ -101,6 +101,8 @@ class FlowController:
         match event:
             case WorkerLoadSeen():
                 worker = ledger.worker(event.worker_id)
+                if worker.has_restarted(event.load):
+                    ledger.forget_cache(worker)
                 worker.observe_load(event.load, self._state.loosest_tpot_s, now)
                 self._sort_out()
                 self._pump(worker, now)
@@ -202,8 +204,10 @@ class FlowController:
                 learn_answer(state, self._waste, event, running, worker, now)
                 observe_success(worker.breaker)
             case PermitEnding.IGNORED:
+                learn_cut(state, event, running)
                 observe_nothing(worker.breaker)
             case PermitEnding.DROPPED:
+                learn_cut(state, event, running)
                 if not running.revoked:
                     observe_failure(worker.breaker, FailureCause.BROKEN, None, now, state.config.breaker)
                     self._note_rest(worker, now)

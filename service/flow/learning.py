@@ -58,6 +58,10 @@ def learn_answer(
     tokens = event.output_tokens
     if not worker.limit.found and not running.entry.request.stream:
         _widen(state, running, worker, now)
+    if running.known_ratio > 0.0 and event.cached_tokens is not None and event.prompt_tokens:
+        cached_ratio = event.cached_tokens / event.prompt_tokens
+        worker.trust.observe(running.known_ratio, cached_ratio)
+        state.trust.observe(running.known_ratio, cached_ratio)
     state.estimator.observe(running.entry.request, event.prompt_tokens, tokens)
     waste.observe(tokens or 0, 0.0, now)
     if running.first_token_at is None or tokens is None or tokens < _SHORT_TOKENS:
@@ -73,3 +77,9 @@ def learn_answer(
         worker.pace.observe(side_by_side, tpot_s)
         worker.limit.observe(None, side_by_side, side_by_side, 0.0, running.entry.tpot_s, worker.pace)
         state.ledger.sort_out(state.config.requests_per_worker)
+
+
+def learn_cut(state: FlowState, event: PermitEnded, running: Running) -> None:
+    """An answer ended before it was complete: it would have been longer than what is known to have come."""
+    if event.output_tokens:
+        state.estimator.observe_cut(running.entry.request, event.output_tokens)

@@ -6,6 +6,7 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from zlib import crc32
 
 from service.domain.outcome import Outcome
 from service.domain.request import Request
@@ -17,6 +18,7 @@ from service.gateway.exchange import Exchange
 from service.gateway.headers import is_sane_id, read_deadline_s, render_outbound
 from service.gateway.members import PeekError
 from service.gateway.peek import Peeked, peek
+from service.gateway.prefix import LEAST_BYTES, find_marks
 from service.gateway.promises import CorridorConfig
 from service.gateway.refusal import Failing, Refused, check_body
 from service.gateway.responses import OPENAI, SUSPENDED, telling_of
@@ -182,6 +184,7 @@ class Corridor:
             settlement.arrived_at + budget_s,
             session,
             pinned_to,
+            find_marks(peeked.fields, crc32(tenant.tenant_id.encode())) if len(body) >= LEAST_BYTES else (),
             hinted=hinted,
         )
         exchange.body = b""  # from here on it lives in the parts, as long as a worker may need it

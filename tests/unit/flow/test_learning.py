@@ -8,7 +8,7 @@ from service.domain.event import PermitEnded
 from service.domain.load import WorkerLoad
 from service.domain.permit import PermitEnding
 from service.flow.config import FlowConfig
-from service.flow.learning import learn_answer, learn_first_token
+from service.flow.learning import learn_answer, learn_cut, learn_first_token
 from service.flow.retry import RetryBudget
 from service.flow.shedding import WasteBudget
 from service.flow.state import FlowState
@@ -148,3 +148,26 @@ def test_many_first_tokens_teach_by_sample(state):
         state.ledger.grant(build_entry(f"n{number}", sequence=number), worker, 100, 0.1, 0.0)
         learn_first_token(state, state.ledger.running[f"n{number}"], worker, 0.5)
     assert 80 < worker.prefill.samples < 120
+@pytest.mark.parametrize(("tokens", "longer"), [(3000, True), (None, False)])
+def test_an_aborted_answer_would_have_been_longer_than_it_came(state, tokens, longer):
+    running = state.ledger.running["r"]
+    before = state.estimator.estimate(running.entry.request).output_tokens
+    learn_cut(state, PermitEnded("r", PermitEnding.IGNORED, tokens), running)
+    assert (state.estimator.estimate(running.entry.request).output_tokens > before) is longer
+
+
+def test_the_workers_own_count_says_how_far_its_cache_is_to_be_trusted(state):
+    state.ledger.running["r"].known_ratio = 0.5
+    running, worker = state.ledger.release("r", 1.0)
+    event = PermitEnded("r", PermitEnding.SERVED, 100, 100, 40)
+    learn_answer(state, WasteBudget(), event, running, worker, 1.0)
+    assert worker.trust.ratio == state.trust.ratio == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(("prompt", "cached"), [(100, None), (None, 10), (0, 0)])
+def test_what_it_does_not_count_teaches_no_trust(state, prompt, cached):
+    state.ledger.running["r"].known_ratio = 0.5
+    running, worker = state.ledger.release("r", 1.0)
+    event = PermitEnded("r", PermitEnding.SERVED, 100, prompt, cached)
+    learn_answer(state, WasteBudget(), event, running, worker, 1.0)
+    assert worker.trust.ratio == 0.5
