@@ -148,6 +148,8 @@ def test_many_first_tokens_teach_by_sample(state):
         state.ledger.grant(build_entry(f"n{number}", sequence=number), worker, 100, 0.1, 0.0)
         learn_first_token(state, state.ledger.running[f"n{number}"], worker, 0.5)
     assert 80 < worker.prefill.samples < 120
+
+
 @pytest.mark.parametrize(("tokens", "longer"), [(3000, True), (None, False)])
 def test_an_aborted_answer_would_have_been_longer_than_it_came(state, tokens, longer):
     running = state.ledger.running["r"]
