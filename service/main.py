@@ -41,6 +41,7 @@ from service.runtime.driver import Driver
 from service.runtime.journey import Road
 from service.runtime.outbox import Outbox
 from service.runtime.sockets import open_listener
+from service.runtime.turnstile import Turnstile
 from service.settings.admin_token import obtain_token
 from service.settings.build import CACHE_SALT, Plan, load_plan
 from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes, keep_started
@@ -78,8 +79,8 @@ class House:
         self._started = plan.settings
         self._reread = reread
         self._clock = clock = MonotonicClock()
-        outbox = Outbox(loop.call_soon)
-        self._pool = WorkerPool(plan.pool, loop, clock.now, outbox.write)
+        outbox, turnstile = Outbox(loop.call_soon), Turnstile(loop.call_soon)
+        self._pool = WorkerPool(plan.pool, loop, clock.now, outbox.write, turnstile.enter)
         self._recorder = Recorder(plan.corridor.tiers.values())
         self._driver = Driver(FlowController(plan.flow, chance), clock, loop, [self._recorder])
         roster = PoolRoster(self._pool, self._driver.submit)
@@ -102,8 +103,9 @@ class House:
                          descriptors, connections_max, edge.connections_max)  # fmt: skip
         self._bodies = ByteBudget(edge.bodies_max_bytes)
         self.factory, self._edge_state = build_protocol_factory(
-            self._guard, replace(edge, connections_max=connections_max), self._corridor, loop, self._bodies, outbox
-        )
+            self._guard, replace(edge, connections_max=connections_max), self._corridor, loop, self._bodies, outbox,
+            turnstile,
+        )  # fmt: skip
         self.drain = Drain(self, clock.now)
         self.desk = Desk(self._driver, self.monitor, self.drain, self, self, roster.set_draining, self._opaque)
         self.server: asyncio.Server | None = None

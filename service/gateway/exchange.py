@@ -67,7 +67,7 @@ class Exchange:
     Takes the place of uvicorn's cycle for corridor paths: no coroutine, no task and no event per request, no check
     of headers that we render ourselves. ``body_fault`` is why the body was not kept: ``too_large``, ``budget``,
     ``framing``, or ``ours`` for a fault of our own code. ``announced``: its body is large or of unknown size, so the
-    corridor hears of it before it comes.
+    corridor hears of it before it comes. ``in_line``: a large body is complete and waits for its turn.
     """
 
     __slots__ = (
@@ -87,6 +87,7 @@ class Exchange:
         "expects_continue",
         "headers",
         "http_10",
+        "in_line",
         "keep_alive",
         "listener",
         "method",
@@ -140,6 +141,7 @@ class Exchange:
         self.announced = False
         self.expects_continue = False
         self.over_limit = False
+        self.in_line = False
         self.disconnected = False
         self.response_started = False
         self.response_complete = False
@@ -160,8 +162,8 @@ class Exchange:
 
     @property
     def arriving(self) -> bool:
-        """Its body has not come to its end, and it was not answered."""
-        return self.more_body and not self.response_started and not self.disconnected
+        """Its body has not come to its end or was not looked at, and it was not answered."""
+        return (self.more_body or self.in_line) and not self.response_started and not self.disconnected
 
     def begin(self, status: int, headers: bytes, length: int | None) -> None:
         """Prepare status line and headers; they are sent with the first piece of the body, or by ``finish``."""

@@ -2,6 +2,7 @@
 for an exchange of their own, all others go the ordinary ASGI way."""
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -16,11 +17,15 @@ from service.gateway.exchange import ByteBudget, Exchange
 from service.gateway.target import build_scope, strip_authority
 from service.runtime.guard import contain
 from service.runtime.outbox import Outbox
+from service.runtime.turnstile import PIECE_BYTES, Turnstile
 
 __all__ = ["CorridorEntry", "EdgeConfig", "EdgeProtocol", "build_protocol_factory"]
 
 
 _UPGRADE = frozenset((b"upgrade", b"http2-settings"))
+
+_MUCH_BYTES = 64 * 1024
+"""One read of so much: the socket holds more, and would be read until it is empty."""
 
 
 class EdgeProtocol(ClientConnection):
@@ -44,9 +49,12 @@ class EdgeProtocol(ClientConnection):
         if self._in_head:
             if self._head_bytes:
                 self._mid_head()
-        elif not self._in_body:
-            self._in_body = True
-            self._due_at = self.loop.time() + self._edge.body_timeout_s
+        else:
+            if not self._in_body:
+                self._in_body = True
+                self._due_at = self.loop.time() + self._edge.body_timeout_s
+            if len(data) >= _MUCH_BYTES:
+                self._await_turn()
 
     def _mid_head(self) -> None:
         """A part of a head has come: the rest must come in time, and may not be endless."""
@@ -207,7 +215,8 @@ class EdgeProtocol(ClientConnection):
         if self.flow.write_paused:
             self.pipeline.append((cast("RequestResponseCycle", cycle), self.app))
             self._hold()
-        elif not cycle.disconnected:
+        elif not cycle.disconnected and not cycle.response_started:
+            cycle.in_line = False
             self._corridor.on_request(cycle)
 
     def on_body(self, body: bytes) -> None:
@@ -238,7 +247,11 @@ class EdgeProtocol(ClientConnection):
                     self.pipeline.appendleft((self.cycle, self.app))
                     self._hold()
             elif not self._waits(cycle):
-                self._corridor.on_request(cycle)
+                if len(cycle.body) <= PIECE_BYTES:
+                    self._corridor.on_request(cycle)
+                else:  # reading in it takes as long as a hundred others
+                    cycle.in_line = True
+                    self._turnstile.enter(len(cycle.body), functools.partial(self._serve_waited, cycle))
 
 
 def build_protocol_factory(
@@ -248,9 +261,11 @@ def build_protocol_factory(
     loop: asyncio.AbstractEventLoop,
     budget: ByteBudget | None = None,
     outbox: Outbox | None = None,
+    turnstile: Turnstile | None = None,
 ) -> tuple[Callable[[], EdgeProtocol], ServerState]:
     """A factory for ``loop.create_server`` and the state shared by its connections. ``budget``: of all bodies, for
-    whoever wants to see how much of it is taken; ``outbox``: shared with whatever else is written on this loop."""
+    whoever wants to see how much of it is taken; ``outbox`` and ``turnstile``: shared with whatever else is written on
+    this loop."""
     config = Config(
         app,
         http=EdgeProtocol,
@@ -268,4 +283,5 @@ def build_protocol_factory(
     bodies = ByteBudget(edge.bodies_max_bytes) if budget is None else budget
     reserve: dict[ClientConnection, None] = {}
     written = Outbox(loop.call_soon) if outbox is None else outbox
-    return lambda: EdgeProtocol(config, state, edge, bodies, reserve, corridor, loop, written), state
+    turns = Turnstile(loop.call_soon) if turnstile is None else turnstile
+    return lambda: EdgeProtocol(config, state, edge, bodies, reserve, corridor, loop, written, turns), state
