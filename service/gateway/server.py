@@ -92,7 +92,6 @@ class EdgeProtocol(ClientConnection):
 
     def on_response_complete(self) -> None:
         """The connection is free: serve what was pipelined, or wait for the next request, but not for ever."""
-        self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
         if self.flow.write_paused:
@@ -114,7 +113,8 @@ class EdgeProtocol(ClientConnection):
 
     def on_headers_complete(self) -> None:
         """The head is complete: choose the corridor or the ordinary way."""
-        if self.parser.should_upgrade():
+        parser = self.parser
+        if parser.should_upgrade():
             self._upgrading = True
             return
         self._in_head = self._mid = self._in_body = False
@@ -122,7 +122,7 @@ class EdgeProtocol(ClientConnection):
         self._due_at = None
         if self._over_limit:
             self._reserve.pop(self, None)
-        method = self.parser.get_method()
+        method = parser.get_method()
         route = self._corridor.find_route(method, self.url)
         if route is None:
             self.url = strip_authority(self.url)
@@ -130,7 +130,7 @@ class EdgeProtocol(ClientConnection):
         if route is None:
             self._ordinary(method.decode("ascii"))
             return
-        http_version = self.parser.get_http_version()
+        keep_alive = parser.should_keep_alive()
         path, query = self.url, b""
         if b"?" in path:
             path, _, query = path.partition(b"?")
@@ -142,17 +142,22 @@ class EdgeProtocol(ClientConnection):
             query,
             self.headers,
             route,
-            http_version != "1.0" and not self._over_limit and self.parser.should_keep_alive(),
-            http_version == "1.0",
+            keep_alive,
             self.on_response_complete,
             self._outbox,
         )
-        exchange.over_limit = self._over_limit
         exchange.body_limit = self._edge.body_max_bytes
         exchange.budget = self._budget
-        length = exchange.named.get(b"content-length", b"")
-        self._follow(exchange)
         named = exchange.named
+        if self._over_limit:
+            exchange.over_limit = True
+            exchange.keep_alive = False
+        # A client of HTTP/1.0 keeps a connection only if it says so; the version is dear to ask for.
+        if (not keep_alive or b"connection" in named) and parser.get_http_version() == "1.0":
+            exchange.http_10 = True
+            exchange.keep_alive = False
+        length = named.get(b"content-length", b"")
+        self._follow(exchange)
         if len(length) > 5 or b"transfer-encoding" in named or b"expect" in named:
             exchange.announced = True
             exchange.expects_continue = not exchange.http_10 and named.get(b"expect", b"").lower() == b"100-continue"
@@ -188,7 +193,9 @@ class EdgeProtocol(ClientConnection):
         """Start ``cycle``, or let it wait behind a request that the client pipelined before it, or until the client has
         read what it was answered."""
         existing: Any = self.cycle
-        self.cycle = cast("RequestResponseCycle", cycle)
+        if type(existing) is Exchange and type(cycle) is Exchange:
+            cycle.known = existing.known
+        self.cycle = cycle  # type: ignore[assignment]  # an exchange takes the place of uvicorn's cycle
         if existing is not None and not existing.response_complete:
             self.flow.pause_reading()
             if not self.pipeline:
@@ -246,7 +253,7 @@ class EdgeProtocol(ClientConnection):
                 if not self._waits(cycle):
                     self.pipeline.appendleft((self.cycle, self.app))
                     self._hold()
-            elif not self._waits(cycle):
+            elif not self.pipeline or not self._waits(cycle):
                 if len(cycle.body) <= PIECE_BYTES:
                     self._corridor.on_request(cycle)
                 else:  # reading in it takes as long as a hundred others
