@@ -150,7 +150,7 @@ class FlowController:
         entry = assess(state, request, now)
         state.offered.observe(entry.band, entry.hold_s, now)
         outcome = find_bar(state, entry, now)
-        if outcome is None and (entry.choosy or self._is_dearest(entry)):
+        if outcome is None and (entry.choosy or state.room.is_dearest(entry.band)):
             place = find_place(state, entry, None, now)
             if place is not None:
                 self._out.append(send(state, entry, *place, now))
@@ -175,12 +175,6 @@ class FlowController:
         state.room.add(entry)
         self._out.append(Enqueue(entry.request.request_id, state.room.size, build_grounds(state, entry, wait_s)))
         self._out += taken_back
-
-    def _is_dearest(self, entry: Waiting) -> bool:
-        """Whether nobody waits in a band as dear as this one: then what is free is its own to take."""
-        room = self._state.room
-        dearest = next(room.bands(), None) if room.size else None
-        return dearest is None or entry.band < dearest[0]
 
     def _abandoned(self, event: RequestAbandoned) -> None:
         if self._state.room.remove(event.request_id) is None:

@@ -94,6 +94,10 @@ class WaitingRoom:
             if queue.size:
                 yield band, queue
 
+    def is_dearest(self, band: int) -> bool:
+        """Whether nobody waits in a band as dear as this one: then what is free is its own to take."""
+        return not self.size or band < next(self.bands(), (band + 1, None))[0]
+
     def displaceable(self, beyond: int) -> tuple[int, int]:
         """Requests and prompt tokens that wait in bands from ``beyond`` on."""
         queues = [queue for band, queue in self._bands.items() if band >= beyond]

@@ -21,6 +21,7 @@ _STRIPPED = frozenset(
 """Fields that steer the engine or the transport: they are ours to set, never the client's."""
 _INT64_MAX = 2**63 - 1
 _VALUE = msgspec.json.Decoder()
+_NAME = msgspec.json.Decoder(str)
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -62,12 +63,15 @@ def peek(
             raise
         body = body[3:]  # the worker would skip it too
         fields = split_members(body)
-    model = _string(fields, "model")
+    try:
+        model: str | None = _NAME.decode(fields["model"])
+    except (KeyError, msgspec.MsgspecError, UnicodeDecodeError):  # the exception, which needs a second look
+        model = _string(fields, "model")
     if model is None:
         if model_required:
             raise PeekError("The field 'model' is missing: name one of the models listed by GET /v1/models.", "model")
         model = ""
-    stream = _boolean(fields, "stream")
+    stream = "stream" in fields and _boolean(fields, "stream")
     bound = _bound(fields, bounds)
     strip_usage = False
     if stream and usage_on_request:
@@ -146,12 +150,10 @@ def _value(fields: Mapping[str, msgspec.Raw], name: str) -> Any:  # noqa: ANN401
 
 
 def _string(fields: Mapping[str, msgspec.Raw], name: str) -> str | None:
-    if name not in fields:
-        return None
     value = _value(fields, name)
-    if value is not None and not isinstance(value, str):
-        raise PeekError(f"The field {name!r} must be a string.", name)
-    return value
+    if value is None or isinstance(value, str):
+        return value
+    raise PeekError(f"The field {name!r} must be a string.", name)
 
 
 def _boolean(fields: Mapping[str, msgspec.Raw], name: str) -> bool:

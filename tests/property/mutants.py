@@ -76,8 +76,9 @@ class SkipsThePump(FlowController):
 class QueuesBehindTheChoosy(FlowController):
     """An ordinary arrival waits because a choosy request does, though a worker has room."""
 
-    def _is_dearest(self, entry):
-        return not self._state.room.size
+    def __init__(self, config, chance):
+        super().__init__(config, chance)
+        self._state.room.is_dearest = lambda band: not self._state.room.size
 
 
 class LosesTheExpired(FlowController):
