@@ -486,7 +486,7 @@ MUTANTS: dict[type[FlowController], str] = {
     LeavesThePinned: "sent away from its worker",
     AdmitsWhileDraining: "admitted while draining|draining",
     KeepsTheSickBusy: "not taken back from the sick worker",
-    RevokesTwice: "is taken back twice",
+    RevokesTwice: "is taken back twice|attempts are counted wrongly",
     AdvisesForever: "advice out of bounds",
     RestsForever: "rests without end",
     ForgetsRests: "has room and r[0-9]+ waits|time makes a place and the wake comes later",
