@@ -44,6 +44,8 @@ def learn_first_token(state: FlowState, running: Running, worker: WorkerState, n
 def _widen(state: FlowState, running: Running, worker: WorkerState, now: float) -> None:
     """A first token, or a whole answer, that came so soon that its request cannot have waited for a slot inside the
     worker shows that there is room for more."""
+    if 2 * len(worker.held) < worker.permits:
+        return  # far from any need of more
     entry = running.entry
     promised_s = 0.0 if entry.due_at is None else entry.due_at - entry.request.arrived_at
     prompt = now - running.permit.granted_at <= max(_PROMPT_SHARE * promised_s, 2.0 * running.ttft_s)
