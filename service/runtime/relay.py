@@ -6,7 +6,7 @@ from typing import Protocol
 
 from service.domain.event import FailureCause
 from service.domain.outcome import Outcome
-from service.runtime.guard import contain, guard
+from service.runtime.guard import contain, guard, tell
 from service.runtime.ports import StreamTap
 
 _ERROR_BODY_MAX = 256 * 1024
@@ -135,7 +135,7 @@ class Relay:
 
     def on_end(self) -> None:
         """The worker's answer is complete, as far as HTTP can tell."""
-        guard(self._traveller, "a relay at its end", self._close, None)
+        tell((self._close,), self._traveller, "a relay at its end", None)
 
     def on_failure(self, cause: FailureCause) -> None:
         """The connection could not be made or broke."""
