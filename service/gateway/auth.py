@@ -44,7 +44,7 @@ class MemoryDirectory:
 @value
 class Known:
     """Who the last request on a connection was from, by which words. A client says the same with each of its requests,
-    and its last is kept with the connection anyway; looking a key up takes 2 us, comparing 0.1."""
+    and its last is kept with the connection anyway; reading and hashing a key takes 1.5 us more than comparing."""
 
     authorization: bytes | None
     api_key: bytes | None

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from service.domain.event import FailureCause
 from service.domain.outcome import Outcome
-from service.runtime.guard import contain, guard
+from service.runtime.guard import contain, guard, tell
 from service.runtime.ports import StreamTap
 
 _ERROR_BODY_MAX = 256 * 1024
@@ -135,7 +135,7 @@ class Relay:
 
     def on_end(self) -> None:
         """The worker's answer is complete, as far as HTTP can tell."""
-        guard(self._traveller, "a relay at its end", self._close, None)
+        tell((self._close,), self._traveller, "a relay at its end", None)
 
     def on_failure(self, cause: FailureCause) -> None:
         """The connection could not be made or broke."""
@@ -250,7 +250,7 @@ class Relay:
 
     def _read_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
         named: frozenset[bytes] = frozenset()
-        passed = []
+        passed = b""
         for item in headers:
             name, value = item
             if name == b"content-length":
@@ -262,10 +262,11 @@ class Relay:
             elif name == b"retry-after":
                 self._retry_after_s = _parse_seconds(value)
             if name not in _OURS and name not in _HOP_BY_HOP:
-                passed.append(item)
-        if named:
-            passed = [item for item in passed if item[0] not in named]
-        self._pass = b"".join([b"%b: %b\r\n" % item for item in passed])
+                passed += b"%b: %b\r\n" % item
+        if named:  # whatever is named may stand before what names it
+            barred = named | _OURS | _HOP_BY_HOP
+            passed = b"".join([b"%b: %b\r\n" % item for item in headers if item[0] not in barred])
+        self._pass = passed
 
 
 def _parse_seconds(value: bytes) -> float | None:

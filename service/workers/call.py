@@ -116,7 +116,9 @@ class PooledCall:
 
     def on_end(self) -> None:
         """Pass on; the connection is already free."""
-        self._end()
+        if not self.over:
+            self.over = True
+            self._lane.in_flight -= 1
         self._connection = None
         self._sink.on_end()
 

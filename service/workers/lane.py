@@ -110,9 +110,10 @@ class Lane:
 
     def take_idle(self) -> WorkerConnection | None:
         """The connection that was used last and still seems to be open; those that are too old are closed."""
+        idle = self.idle
         oldest = self.now() - self._config.keep_alive_s
-        while self.idle:
-            connection, _ = self.idle.popitem()  # last in, first out: the rest may age and close
+        while idle:
+            connection, _ = idle.popitem()  # last in, first out: the rest may age and close
             if connection.usable and connection.idle_since >= oldest:
                 return connection
             connection.abort()

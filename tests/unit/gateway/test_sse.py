@@ -126,6 +126,52 @@ def test_the_fast_way_reads_as_much_as_the_slow_one():
     assert (found["events"], found["output_tokens"], found["cached_tokens"], found["done"]) == (7, 3, 2, True)
 
 
+TEXTS = [
+    *("x", "", "usage", "error", "[DONE]", "_stop", "{", "}", ":", "é", "x\n\n"),
+    *('say \\"usage\\"', 'x\\"', "a\\\\", "a\\", "\\n", '"', '"}}],"usage":{"completion_tokens":5},"x":[{"y":{"z":"'),
+]
+FRAMES = [
+    'data: {"choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":null}]}\n\n',
+    'data: {"choices":[{"index":0,"delta":{"reasoning":"%s"}}]}\n\n',
+    'data: {"choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":"stop"}]}\n\n',
+    'data: {"choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":null}],"usage":{"completion_tokens":3}}\n\n',
+    'data: {"choices":[],"usage":{"completion_tokens":4},"text":"%s"}\n\n',
+    'data: {"error":{"message":"%s"}}\n\n',
+    'data: {"text":"%s"}\n\ndata: {"text":"%s"}\n\n',
+    'data: {"text":"%s"}\n\ndata: [DONE]\n\n',
+    'data: {"text": "%s"}\n\n',
+    'data: {"text":"%s"}\r\n\r\n',
+    'data: {"text":"%s"}\n',
+    "data: [DONE]\n\n",
+    '"}}\n\n',
+]
+
+
+def read_all(pieces, strip):
+    tap = EventTap(read_openai_event, strip)
+    out = [tap.feed(piece) for piece in pieces] + [tap.drain()]
+    return out, tap.first_token, tap.done, tap.failed, tap.aborted, tap.output_tokens, tap.events, tap.torn
+
+
+@settings(max_examples=400)
+@given(st.lists(st.tuples(st.sampled_from(FRAMES), st.sampled_from(TEXTS)), max_size=12), st.booleans())
+def test_an_event_known_by_what_stands_around_its_text_is_read_as_any_other(said, strip):
+    plain = (FRAMES[0] % "x").encode()
+    pieces = [plain, plain, *(frame.replace("%s", text).encode() for frame, text in said)]
+    known = read_all(pieces, strip)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sse, "_FRAMES_MAX", 0)
+        assert known == read_all(pieces, strip)
+
+
+def test_what_stands_around_texts_is_looked_for_a_few_times_only():
+    tap = EventTap(read_openai_event, False)
+    for number in range(50):
+        tap.feed(b'data: {"choices":[{"text":"a"}],"n":%d}\n\n' % number)
+    assert tap._frames == 8
+    assert tap.events == 50
+
+
 @pytest.mark.parametrize("strip", [True, False])
 @pytest.mark.parametrize("size", [1, 7, 100, 5000])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
