@@ -62,6 +62,20 @@ class OutputModel:
 
 
 @dataclass(frozen=True, slots=True)
+class Frontend:
+    """The HTTP process before the engine: it reads, renders and tokenizes requests one after another.
+
+    A request occupies it for per_request_s + per_prompt_token_s * (all prompt tokens, cached ones too) and is known to
+    the engine latency_s after that; the latency passes for many requests at once. The engine does not wait for any of
+    it. Zero where nothing was measured.
+    """
+
+    latency_s: float = 0.0
+    per_request_s: float = 0.0
+    per_prompt_token_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class EngineProfile:
     """One machine with one model on it."""
 
@@ -76,6 +90,7 @@ class EngineProfile:
     speculation: Speculation = Speculation()
     cache_dtype: str = "auto"
     tensor_parallel: int = 1
+    frontend: Frontend = Frontend()
 
 
 M31_FLASH = EngineProfile(

@@ -1,0 +1,113 @@
+"""Reads and writes a profile as a file, so that a machine that was measured can be emulated elsewhere.
+
+JSON (as ``sluice bench calibrate`` writes it) or YAML: the fields of ``profiles.EngineProfile``. What is left out has the
+value of the shipped profile named by ``base``, ``cpu-small`` if none is; keys that start with ``_`` are remarks. A file
+with faults is refused whole, with all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from service.emulator.profiles import PROFILES, EngineProfile
+
+SUFFIXES = (".json", ".yaml", ".yml")
+_BASE = "cpu-small"
+_PARTS = ("cost", "output", "speculation", "frontend")
+
+
+class ProfileFault(ValueError):  # noqa: N818  (a fault of the configuration)
+    """The file is no profile; the message says all that is wrong."""
+
+
+def is_file_name(profile: str) -> bool:
+    """Whether ``--profile`` names a file rather than a shipped profile."""
+    return profile.endswith(SUFFIXES)
+
+
+def dump_profile(profile: EngineProfile, remarks: Mapping[str, object]) -> str:
+    """The file's text; remarks (machine, model, date) stand first."""
+    return json.dumps({**{f"_{name}": text for name, text in remarks.items()}, **asdict(profile)}, indent=2) + "\n"
+
+
+@cache
+def load_profile(path: str) -> EngineProfile:
+    """The profile in a file, read once per process; raises ``ProfileFault``."""
+    import yaml
+
+    try:
+        raw = yaml.safe_load(Path(path).read_text())
+    except OSError as error:
+        raise ProfileFault(f"{path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ProfileFault(f"{path}: neither JSON nor YAML: {error}") from error
+    if not isinstance(raw, dict):
+        raise ProfileFault(f"{path}: not a mapping of a profile's fields")
+    return build_profile({str(name): value for name, value in raw.items()}, path)
+
+
+def build_profile(raw: Mapping[str, Any], where: str) -> EngineProfile:
+    """The profile that these fields describe."""
+    given = {name: value for name, value in raw.items() if not name.startswith("_")}
+    base = given.pop("base", _BASE)
+    if base not in PROFILES:
+        raise ProfileFault(f"{where}: base: {base!r} is none of {', '.join(PROFILES)}")
+    faults: list[str] = []
+    built = _fill(PROFILES[base], given, "", faults)
+    profile = cast("EngineProfile", built)
+    faults += [f"{name}: must be above zero" for name in _LIMITS if not faults and getattr(profile, name) <= 0]
+    if faults:
+        raise ProfileFault(f"{where}: " + "; ".join(faults))
+    return profile
+
+
+_LIMITS = ("max_num_batched_tokens", "max_num_seqs", "kv_blocks", "max_model_len", "block_size")
+
+
+def _fill(default: Any, given: Mapping[str, Any], path: str, faults: list[str]) -> Any:
+    """``default`` with the given fields in place of its own."""
+    known = {one.name for one in fields(default)}
+    faults += [f"{path}{name}: no such field" for name in given if name not in known]
+    values: dict[str, Any] = {}
+    for name in known & given.keys():
+        value, shipped = given[name], getattr(default, name)
+        if name in _PARTS and not path:
+            if isinstance(value, dict):
+                values[name] = _fill(shipped, value, f"{name}.", faults)
+            else:
+                faults.append(f"{name}: not a mapping")
+        elif (fault := _find_fault(value, shipped)) is not None:
+            faults.append(f"{path}{name}: {fault}")
+        else:
+            values[name] = _freeze(value, shipped)
+    return replace(default, **values)
+
+
+def _find_fault(value: object, shipped: object) -> str | None:
+    """What is wrong with a value that stands where ``shipped`` stood."""
+    if isinstance(shipped, tuple):
+        rows = value if isinstance(value, list) else None
+        whole = rows is not None and all(isinstance(row, list) and all(map(_is_number, row)) for row in rows)
+        return None if whole else "not a list of rows of numbers"
+    if isinstance(shipped, str):
+        return None if isinstance(value, str) else "not a text"
+    if not _is_number(value):
+        return "not a number"
+    if isinstance(shipped, int) and value != int(cast("float", value)):
+        return "not a whole number"
+    return "negative" if cast("float", value) < 0 else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) != float("inf")
+
+
+def _freeze(value: Any, shipped: object) -> Any:
+    if isinstance(shipped, tuple):
+        return tuple(tuple(row) for row in value)
+    return type(shipped)(value)
