@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 LEAD_S = 0.3
 """Before the first request of a run: the engine is idle and the client settled."""
@@ -41,8 +42,8 @@ class Sweep:
     prompts: tuple[int, ...] = (48, 600, 2400)
     reuses: tuple[float, ...] = (0.0, 0.8)
     output_tokens: int = 64
-    stagger_s: float = 0.012
-    """Between the requests of a cell: about the time one takes to be read, so that prompts meet decoding requests."""
+    staggers_s: tuple[float, ...] = (0.012, 0.003)
+    """Between the requests of a cell: prompts meet decoding requests; and requests meet one another being read."""
     singles: int = 3
     """Requests, one at a time, for each prompt length and reuse: what an idle engine needs for a first token."""
     single_prompts: tuple[int, ...] = (48, 256, 600, 1200, 2400, 3600)
@@ -78,20 +79,19 @@ def plan_sweep(sweep: Sweep, context_tokens: int) -> list[Run]:
         prompts = [prompt for prompt in sweep.single_prompts if prompt <= room and not (reuse and prompt < 256)]
         for prompt in prompts:
             shared = int(prompt * reuse)
-            calls = [
-                Call(LEAD_S + index * sweep.single_gap_s, prompt, 8, shared) for index in range(sweep.singles + bool(reuse))
-            ]
+            count = sweep.singles + bool(reuse)  # the first of those that share finds nothing to reuse
+            calls = [Call(LEAD_S + index * sweep.single_gap_s, prompt, 8, shared) for index in range(count)]
             runs.append(Run(f"single p{prompt} r{reuse:g}", len(runs), tuple(calls)))
     for prompt in sweep.prompts:
         for reuse in sweep.reuses:
             if prompt > room or (reuse and prompt < 256):
                 continue
-            for batch in sweep.batches:
-                shared = int(prompt * reuse)
-                calls = [
-                    Call(LEAD_S + index * sweep.stagger_s, prompt, sweep.output_tokens, shared) for index in range(batch)
-                ]
-                runs.append(Run(f"batch {batch} p{prompt} r{reuse:g}", len(runs), tuple(calls)))
+            shared = int(prompt * reuse)
+            for batch, gap_s in product(sweep.batches, sweep.staggers_s):
+                if batch == 1 and gap_s != sweep.staggers_s[0]:
+                    continue
+                calls = [Call(LEAD_S + index * gap_s, prompt, sweep.output_tokens, shared) for index in range(batch)]
+                runs.append(Run(f"batch {batch} p{prompt} r{reuse:g} every {gap_s:g} s", len(runs), tuple(calls)))
     return runs
 
 
