@@ -1,10 +1,17 @@
-"""Says who used the processors while a run was measured: the engine and its client, or others."""
+"""Says who used the processors while a run was measured, and keeps client and HTTP process from being starved.
+
+vLLM's processes wait for one another by spinning. On two cores the kernel then let client or HTTP process stand for 0.3
+to 1.7 s at a time, at random, with the machine otherwise idle (measured, Linux 6.18: a run's median end-to-end time moved
+by a factor of four from one repetition to the next). No model of an engine can foretell that, so ``arrange`` gives the two
+a real-time class, and keeps them off the cores to which vLLM pins its computing threads.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +19,7 @@ from loadtests.live.process_cost import fetch_cpu_s, fetch_family
 
 FOREIGN_LIMIT_CORES = 0.12
 """More than this used by others, on average over a run, and the run measures them too."""
+QUIET_S = 0.4
 _BUSY_FIELDS = (0, 1, 2, 5, 6, 7)  # user, nice, system, irq, softirq, steal: proc_stat(5)
 
 
@@ -25,6 +33,35 @@ class Usage:
     @property
     def is_disturbed(self) -> bool:
         return self.foreign_cores is not None and self.foreign_cores > FOREIGN_LIMIT_CORES
+
+
+def arrange(server_pid: int) -> str:
+    """Put this process and the engine's HTTP process where they are run at once; says in words what was done."""
+    family = fetch_family([server_pid])
+    everywhere = os.sched_getaffinity(0)
+    computing: set[int] = set().union(*(cores for pid in family if (cores := _read_cores(pid)) < everywhere))
+    free = everywhere - computing or everywhere
+    try:
+        for pid in (os.getpid(), server_pid):
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                os.sched_setaffinity(int(thread.name), free)
+                os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(1))
+    except (PermissionError, ProcessLookupError):
+        return "client and HTTP process at the kernel's mercy (no right to a real-time class)"
+    return f"client and HTTP process in a real-time class on {len(free)} of {len(everywhere)} cores, without those of the worker"
+
+
+def restore() -> None:
+    """Take this process back to the ordinary class."""
+    with suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
+def _read_cores(pid: int) -> set[int]:
+    with suppress(OSError):
+        return os.sched_getaffinity(pid)
+    return os.sched_getaffinity(0)
 
 
 def parse_busy_s(stat: str, ticks_per_s: int) -> float:
@@ -51,6 +88,15 @@ class Meter:
             return Usage(own, max(0.0, foreign) if self._pids else None)
 
         return stop
+
+    def wait_until_quiet(self, limit_s: float) -> None:
+        """Return when others have left the processors alone for a moment, or after the limit."""
+        give_up_at = time.perf_counter() + limit_s
+        while self._pids and time.perf_counter() < give_up_at:
+            stop = self.start()
+            time.sleep(QUIET_S)
+            if not stop().is_disturbed:
+                return
 
 
 def _read_busy_s() -> float:

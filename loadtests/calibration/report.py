@@ -161,7 +161,7 @@ def format_page(story: Story) -> str:
         "",
         f"Engine: vLLM {engine['version']}, {engine['about']}. Machine: {machine['processor']}, {machine['cores']} cores, "
         f"{machine['memory_gib']} GiB, kernel {machine['kernel']}. Engine, its HTTP process and the client share the "
-        "cores. Requests are streamed chats, sent open loop at Poisson moments; every length counts from when a request "
+        f"cores: {engine['arrangement']}. Requests are streamed chats, sent open loop at Poisson moments; every length counts from when a request "
         f"was meant to be sent. {fitted} Load is a fraction of the capacity the fitted model foretells "
         f"({', '.join(f'{name} {rps:.0f}/s' for name, rps in story.capacities_rps.items())}). A prediction is one replay in "
         "the emulator's engine in virtual time, from what was sent and when; errors are |predicted - measured| / "
@@ -198,7 +198,9 @@ def _list_remarks(story: Story) -> list[str]:
     if story.repeated:
         remarks.append(f"{story.repeated} runs were measured again because others used the processors meanwhile.")
     if story.disturbed:
-        remarks.append("Still disturbed when repeated: " + "; ".join(story.disturbed) + ".")
+        remarks.append(
+            f"{len(story.disturbed)} runs were still disturbed (cores used by others): " + "; ".join(story.disturbed) + "."
+        )
     return remarks
 
 

@@ -11,6 +11,7 @@ import secrets
 import shlex
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,7 @@ from loadtests.calibration.engine import (
     run_cpu_engine,
 )
 from loadtests.calibration.fit import ROUNDS, STEPS, Fit, Sample, estimate_noise, fit
-from loadtests.calibration.machine import Meter
+from loadtests.calibration.machine import Meter, arrange, restore
 from loadtests.calibration.plan import (
     MIXES,
     UTILISATIONS,
@@ -56,6 +57,9 @@ from service.launch.fault import EngineUnavailableError
 REPORTS = Path(__file__).parents[1] / "reports"
 FLOOD_REQUESTS = 120
 RUN_LIMIT_S = 60.0
+QUIET_WAIT_S = 10.0
+CLEAN_SHARE = 0.7
+"""With at least this part of the sweep undisturbed, the rest of it is left out of the fit."""
 QUICK = Sweep(
     batches=(1, 8), prompts=(48, 1200), reuses=(0.0,), output_tokens=24, staggers_s=(0.006,), singles=2,
     single_prompts=(48, 600, 2400), single_gap_s=0.15,
@@ -70,7 +74,7 @@ class Session:
     writer: Writer
     meter: Meter
     progress: Progress
-    retries_left: int
+    patience_s: float
     repeated: int = 0
     disturbed: list[str] = field(default_factory=list)
 
@@ -79,13 +83,15 @@ class Session:
         while True:
             asks = self.writer.write(run, secrets.token_hex(8))
             before = read_prefix_hits(self.target)
+            began_at = time.perf_counter()
             seen = measure(run.name, asks, (self.target.host, self.target.port), RUN_LIMIT_S, self.meter)
             if not seen.usage.is_disturbed:
                 break
-            if not self.retries_left:
-                self.disturbed.append(f"{run.name} ({seen.usage.foreign_cores:.2f} cores used by others)")
+            if self.patience_s <= 0.0:
+                self.disturbed.append(f"{run.name}: {seen.usage.foreign_cores:.2f}")
                 break
-            self.retries_left -= 1
+            self.meter.wait_until_quiet(min(QUIET_WAIT_S, self.patience_s))
+            self.patience_s -= time.perf_counter() - began_at
             self.repeated += 1
         return seen, read_prefix_hits(self.target) - before
 
@@ -121,9 +127,11 @@ def build_template(target: Target) -> EngineProfile:
 def fit_sweep(session: Session, seen: Sequence[Measured]) -> Fit:
     """The profile that agrees best with the sweep."""
     task = session.progress.add_task("fit", total=ROUNDS * len(STEPS))
-    samples = [Sample(one.questions, one.times) for one in seen]
+    clean = [one for one in seen if not one.usage.is_disturbed]
+    used = clean if len(clean) >= CLEAN_SHARE * len(seen) else seen
+    samples = [Sample(one.questions, one.times) for one in used]
     found = fit(build_template(session.target), samples, lambda: session.progress.advance(task))
-    alone = [one.stamps[0] for one in seen if len(one.questions) == 1]
+    alone = [one.stamps[0] for one in used if len(one.questions) == 1]
     noise = round(estimate_noise(alone), 3)
     session.progress.update(task, completed=ROUNDS * len(STEPS))
     return replace(found, profile=replace(found.profile, cost=replace(found.profile.cost, noise_cv=noise)))
@@ -161,8 +169,9 @@ def calibrate(target: Target, options: argparse.Namespace, console: Console) -> 
         httpx.Client(base_url=target.url, trust_env=False, timeout=30.0) as client,
         Progress(*columns, console=console) as progress,
     ):
+        arrangement = arrange(pids[0]) if pids else "the worker is somebody else's, nothing was arranged"
         writer = Writer(client, target.model, target.block_size)
-        session = Session(target, writer, Meter(pids), progress, options.retries)
+        session = Session(target, writer, Meter(pids), progress, options.patience_s)
         session.measure(plan_warm_up(target.context_tokens))
         found: Fit | None = None
         sweep: list[Measured] = []
@@ -177,7 +186,7 @@ def calibrate(target: Target, options: argparse.Namespace, console: Console) -> 
     return Story(
         command=f"sluice bench calibrate {shlex.join(options.given)}".rstrip(),
         machine=describe_machine(),
-        engine=describe_engine(target),
+        engine={**describe_engine(target), "arrangement": arrangement},
         profile=profile,
         fit=found,
         sweep_requests=sum(len(one.times) for one in sweep),
@@ -226,7 +235,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--load", default="", help="held-out loads, parts of capacity, with commas (0.5,0.65,0.8)")
     parser.add_argument("--seed", type=int, default=100, help="of the held-out arrivals (%(default)s)")
     parser.add_argument("--limit", type=float, default=LIMIT, help="median end-to-end error allowed (%(default)s)")
-    parser.add_argument("--retries", type=int, default=12, help="disturbed runs measured again, in all (%(default)s)")
+    parser.add_argument(
+        "--patience-s", type=float, default=60.0, help="seconds for repeating disturbed runs, in all (%(default)s)"
+    )
     parser.add_argument("--quick", action="store_true", help="a small sweep and one mix: tries the mechanics")
     parser.add_argument("--out", type=Path, default=REPORTS, help="folder of the reports (%(default)s)")
     parser.add_argument("--profile-out", type=Path, help="where the fitted profile goes (calibrated.json in --out)")
@@ -277,6 +288,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    finally:
+        restore()
     console.print(build_table(story))
     for path in write_reports(story, options.out):
         console.print(f"  wrote {path}", markup=False)
