@@ -10,7 +10,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import uvloop
 
@@ -183,3 +183,15 @@ def _read_times(run: str, ask: Ask, sighting: Sighting) -> Times:
     if sighting.tokens != wanted or sighting.first_s is None or sighting.last_s is None:
         raise RunFailedError(f"{run}: {sighting.tokens} tokens came where {wanted} were asked for")
     return Times(sighting.at_s, sighting.first_s, sighting.last_s, wanted)
+
+
+def dump_rows(run: Measured) -> dict[str, object]:
+    """A run as it goes into JSON."""
+    return {
+        "name": run.name,
+        "foreign_cores": run.usage.foreign_cores,
+        "questions": [asdict(one) for one in run.questions],
+        "first_s": [one.first_s for one in run.times],
+        "last_s": [one.last_s for one in run.times],
+        "stamps": run.stamps[:1],
+    }

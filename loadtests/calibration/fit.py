@@ -39,9 +39,9 @@ _FLOOR_S = 1e-4
 """Times below this are the clock's."""
 
 COST_FIELDS = ("base_s", "per_token_s", "per_mega_kv_s", "per_prefill_token_s", "per_prefill_context_s")
-FRONTEND_FIELDS = ("latency_s", "per_request_s", "per_prompt_token_s")
+FRONTEND_FIELDS = ("latency_s", "per_request_s", "per_prompt_token_s", "stall_ratio")
 FIELDS = COST_FIELDS + FRONTEND_FIELDS
-SCALES = (2e-3, 1e-4, 1e-2, 5e-6, 2e-9, 5e-3, 1e-3, 1e-6)
+SCALES = (2e-3, 1e-4, 1e-2, 5e-6, 2e-9, 5e-3, 1e-3, 1e-6, 0.5)
 """What each parameter is about, on a small machine: the size of a step of the search where a parameter is zero."""
 
 
@@ -107,7 +107,7 @@ def guess(template: EngineProfile, samples: Sequence[Sample]) -> EngineProfile:
     own = [(features[:4], max(_FLOOR_S, ttft_s - features[4] * base_s)) for features, ttft_s in first]
     fixed_s, per_prompt_token_s, per_prefill_token_s, per_context_s = _solve_relative(own, 4)
     values = [base_s, per_token_s, per_mega_kv_s, per_prefill_token_s, per_context_s]
-    return write_parameters(template, [*values, 0.8 * fixed_s, 0.2 * fixed_s, per_prompt_token_s])
+    return write_parameters(template, [*values, 0.8 * fixed_s, 0.2 * fixed_s, per_prompt_token_s, 0.5])
 
 
 def _solve_relative(rows: Sequence[tuple[Sequence[float], float]], width: int) -> list[float]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-LEAD_S = 0.3
+LEAD_S = 0.1
 """Before the first request of a run: the engine is idle and the client settled."""
 
 
@@ -47,7 +47,7 @@ class Sweep:
     singles: int = 3
     """Requests, one at a time, for each prompt length and reuse: what an idle engine needs for a first token."""
     single_prompts: tuple[int, ...] = (48, 256, 600, 1200, 2400, 3600)
-    single_gap_s: float = 0.25
+    single_gap_s: float = 0.2
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ _UNITS = {
     "latency_s": (1e3, "ms", "before a request is known to the engine"),
     "per_request_s": (1e3, "ms", "of the HTTP process for itself, each request"),
     "per_prompt_token_s": (1e6, "us", "and each prompt token, cached or not"),
+    "stall_ratio": (1.0, "s", "a running engine loses for each second of that"),
 }
 
 
@@ -85,7 +86,7 @@ def format_verdict(verdict: Verdict) -> str:
         f"{word}: the median error of the end-to-end time over {verdict.e2e.count} held-out requests is "
         f"{format_percent(verdict.e2e.median)} (limit {format_percent(verdict.limit)}; p90 "
         f"{format_percent(verdict.e2e.p90)}); TTFT {format_percent(verdict.ttft.median)}, TPOT "
-        f"{format_percent(verdict.tpot.median)}"
+        f"{format_percent(verdict.tpot.median)}" + "".join(f"; failed: {text}" for text in verdict.failed)
     )
 
 
@@ -131,6 +132,7 @@ def build_record(story: Story) -> dict[str, object]:
             }
             for run in story.runs
         ],
+        "failed": list(story.verdict.failed),
         "disturbed": list(story.disturbed),
         "repeated": story.repeated,
     }  # fmt: skip

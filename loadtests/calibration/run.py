@@ -6,6 +6,7 @@ Exit codes: 0 the emulator is honest, 1 it is not or the engine failed, 2 bad in
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import secrets
 import shlex
@@ -21,7 +22,7 @@ import httpx
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from loadtests.calibration.client import Measured, RunFailedError, measure
+from loadtests.calibration.client import Measured, RunFailedError, dump_rows, measure
 from loadtests.calibration.engine import (
     CPU_MAX_NUM_BATCHED_TOKENS,
     CPU_MAX_NUM_SEQS,
@@ -57,7 +58,6 @@ from service.launch.fault import EngineUnavailableError
 REPORTS = Path(__file__).parents[1] / "reports"
 FLOOD_REQUESTS = 120
 RUN_LIMIT_S = 60.0
-QUIET_WAIT_S = 10.0
 CLEAN_SHARE = 0.7
 """With at least this part of the sweep undisturbed, the rest of it is left out of the fit."""
 QUICK = Sweep(
@@ -77,12 +77,14 @@ class Session:
     patience_s: float
     repeated: int = 0
     disturbed: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
 
     def measure(self, run: Run) -> tuple[Measured, float]:
         """A run and the prompt tokens found cached in it; again where others used the processors meanwhile."""
         while True:
             asks = self.writer.write(run, secrets.token_hex(8))
             before = read_prefix_hits(self.target)
+            self.patience_s -= self.meter.wait_until_quiet(self.patience_s)
             began_at = time.perf_counter()
             seen = measure(run.name, asks, (self.target.host, self.target.port), RUN_LIMIT_S, self.meter)
             if not seen.usage.is_disturbed:
@@ -90,7 +92,6 @@ class Session:
             if self.patience_s <= 0.0:
                 self.disturbed.append(f"{run.name}: {seen.usage.foreign_cores:.2f}")
                 break
-            self.meter.wait_until_quiet(min(QUIET_WAIT_S, self.patience_s))
             self.patience_s -= time.perf_counter() - began_at
             self.repeated += 1
         return seen, read_prefix_hits(self.target) - before
@@ -139,12 +140,13 @@ def fit_sweep(session: Session, seen: Sequence[Measured]) -> Fit:
 
 def measure_held_out(
     session: Session, profile: EngineProfile, mixes: Sequence[Mix], options: argparse.Namespace
-) -> tuple[list[Judged], dict[str, float]]:
+) -> tuple[list[Judged], dict[str, float], list[Measured]]:
     """Every mix at every load, predicted and measured; and what each mix's capacity is by the model."""
     loads = options.loads
     task = session.progress.add_task("held-out runs", total=len(mixes) * len(loads))
     capacities: dict[str, float] = {}
     judged: list[Judged] = []
+    measured: list[Measured] = []
     context = session.target.context_tokens
     for mix in mixes:
         flood = session.question(plan_flood(mix, FLOOD_REQUESTS, context))
@@ -152,10 +154,15 @@ def measure_held_out(
         for number, load in enumerate(loads):
             seed = options.seed + number
             run = plan_held_out(mix, load * capacities[mix.name], options.seconds, seed, context)
-            seen, hits = session.measure(run)
+            try:
+                seen, hits = session.measure(run)
+            except RunFailedError as error:
+                session.failed.append(str(error))
+                continue
+            measured.append(seen)
             judged.append(judge_run(profile, seen, load, hits))
             session.progress.advance(task)
-    return judged, capacities
+    return judged, capacities, measured
 
 
 def calibrate(target: Target, options: argparse.Namespace, console: Console) -> Story:
@@ -182,7 +189,9 @@ def calibrate(target: Target, options: argparse.Namespace, console: Console) -> 
         else:
             profile = load_profile(str(options.judge))
         mixes = MIXES[:1] if options.quick else MIXES
-        judged, capacities = measure_held_out(session, profile, mixes, options)
+        judged, capacities, held_out = measure_held_out(session, profile, mixes, options)
+    if options.rows is not None:
+        options.rows.write_text(json.dumps({"sweep": list(map(dump_rows, sweep)), "held_out": list(map(dump_rows, held_out))}))
     return Story(
         command=f"sluice bench calibrate {shlex.join(options.given)}".rstrip(),
         machine=describe_machine(),
@@ -191,7 +200,7 @@ def calibrate(target: Target, options: argparse.Namespace, console: Console) -> 
         fit=found,
         sweep_requests=sum(len(one.times) for one in sweep),
         runs=judged,
-        verdict=judge(judged, options.limit),
+        verdict=judge(judged, session.failed, options.limit),
         capacities_rps=capacities,
         disturbed=session.disturbed,
         repeated=session.repeated,
@@ -231,13 +240,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--max-num-batched-tokens", type=int, default=CPU_MAX_NUM_BATCHED_TOKENS, help="of the worker (%(default)s)"
     )
-    parser.add_argument("--seconds", type=float, default=8.0, help="length of a held-out run (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=6.0, help="length of a held-out run (%(default)s)")
     parser.add_argument("--load", default="", help="held-out loads, parts of capacity, with commas (0.5,0.65,0.8)")
-    parser.add_argument("--seed", type=int, default=100, help="of the held-out arrivals (%(default)s)")
+    parser.add_argument("--seed", type=int, default=2000, help="of the held-out arrivals (%(default)s)")
     parser.add_argument("--limit", type=float, default=LIMIT, help="median end-to-end error allowed (%(default)s)")
     parser.add_argument(
-        "--patience-s", type=float, default=60.0, help="seconds for repeating disturbed runs, in all (%(default)s)"
+        "--patience-s", type=float, default=90.0, help="seconds for waiting for others and repeating, in all (%(default)s)"
     )
+    parser.add_argument("--rows", type=Path, help="keep every request that was measured in this file (JSON)")
     parser.add_argument("--quick", action="store_true", help="a small sweep and one mix: tries the mechanics")
     parser.add_argument("--out", type=Path, default=REPORTS, help="folder of the reports (%(default)s)")
     parser.add_argument("--profile-out", type=Path, help="where the fitted profile goes (calibrated.json in --out)")

@@ -1,7 +1,7 @@
 """Compares predicted with measured times of held-out runs, request by request.
 
 The error of a request is |predicted - measured| / measured. An emulator is honest if the median error of the end-to-end
-time over all held-out requests is within the limit.
+time over all held-out requests is within the limit, and the engine did what the model said it could.
 """
 
 from __future__ import annotations
@@ -52,10 +52,12 @@ class Verdict:
     ttft: Errors
     tpot: Errors
     limit: float
+    failed: Sequence[str] = ()
+    """Runs that the engine did not do in full although the model said it could."""
 
     @property
     def is_honest(self) -> bool:
-        return self.e2e.median <= self.limit
+        return self.e2e.median <= self.limit and not self.failed
 
 
 def judge_run(profile: EngineProfile, seen: Measured, utilisation: float, hits: float) -> Judged:
@@ -68,10 +70,10 @@ def judge_run(profile: EngineProfile, seen: Measured, utilisation: float, hits: 
     )  # fmt: skip
 
 
-def judge(runs: Sequence[Judged], limit: float) -> Verdict:
+def judge(runs: Sequence[Judged], failed: Sequence[str], limit: float) -> Verdict:
     """The verdict over all requests of all runs."""
     e2e, ttft, tpot = compute_errors(runs)
-    return Verdict(e2e, ttft, tpot, limit)
+    return Verdict(e2e, ttft, tpot, limit, tuple(failed))
 
 
 def compute_errors(runs: Sequence[Judged]) -> tuple[Errors, Errors, Errors]:

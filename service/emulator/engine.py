@@ -81,7 +81,7 @@ class Engine:
             if self._in_step is None:
                 self._wake_at = now
             return
-        self._front.take(sequence, now)
+        self._front.take(sequence, now, self._in_step is not None)
         if self._in_step is None:
             self._wake_at = max(now, self._front.next_at() or now)
 
@@ -238,6 +238,7 @@ class Engine:
                 products += computed * reach
         self._in_step = (decodes, prefills)
         self._step_began_at = now
-        self._wake_at = now + self._clock.compute_duration(
+        duration_s = self._clock.compute_duration(
             len(decodes) * (1 + drafts), scheduler.kv_tokens, tokens, products, self._conditions.step_factor
         )
+        self._wake_at = now + duration_s + self._front.collect_stall()
