@@ -28,6 +28,10 @@ CONNECT_AHEAD = 8
 class RunFailedError(Exception):
     """The engine did not do all of what it was asked; the run says nothing."""
 
+    def __init__(self, message: str, usage: Usage) -> None:
+        super().__init__(message)
+        self.usage = usage
+
 
 class StampingReader(StreamReader):
     """Keeps the moment of every piece that carried tokens."""
@@ -163,7 +167,13 @@ def measure(name: str, asks: Sequence[Ask], address: tuple[str, int], limit_s: f
         offer, usage = uvloop.run(_measure(asks, address, limit_s, meter))
     finally:
         gc.enable()
-    times = [_read_times(name, ask, sighting) for ask, sighting in zip(asks, offer.sightings, strict=True)]
+    for ask, sighting in zip(asks, offer.sightings, strict=True):
+        if (why := _find_failure(ask, sighting)) is not None:
+            raise RunFailedError(f"{name}: {why}", usage)
+    times = [
+        Times(one.at_s, one.first_s or 0.0, one.last_s or 0.0, ask.call.output_tokens)
+        for ask, one in zip(asks, offer.sightings, strict=True)
+    ]
     lag_s = max((one.sent_s or 0.0) - one.at_s for one in offer.sightings)
     questions = [Question(ask.call.at_s, ask.prompt_tokens, ask.call.output_tokens, ask.block_hashes) for ask in asks]
     return Measured(name, questions, times, offer.stamps, lag_s, usage)
@@ -176,13 +186,15 @@ async def _measure(asks: Sequence[Ask], address: tuple[str, int], limit_s: float
     return offer, stop()
 
 
-def _read_times(run: str, ask: Ask, sighting: Sighting) -> Times:
-    wanted = ask.call.output_tokens
+def _find_failure(ask: Ask, sighting: Sighting) -> str | None:
+    """Why a request says nothing; ``None`` where it was answered in full."""
+    if sighting.end_s is None:
+        return "a request had not ended when the time was over"
     if sighting.status != 200 or sighting.failure is not None:
-        raise RunFailedError(f"{run}: a request failed: status {sighting.status}, {sighting.failure or 'no reason'}")
-    if sighting.tokens != wanted or sighting.first_s is None or sighting.last_s is None:
-        raise RunFailedError(f"{run}: {sighting.tokens} tokens came where {wanted} were asked for")
-    return Times(sighting.at_s, sighting.first_s, sighting.last_s, wanted)
+        return f"a request failed: status {sighting.status}, {sighting.failure or 'no reason'}"
+    if sighting.tokens != ask.call.output_tokens or sighting.first_s is None or sighting.last_s is None:
+        return f"{sighting.tokens} tokens came where {ask.call.output_tokens} were asked for"
+    return None
 
 
 def dump_rows(run: Measured) -> dict[str, object]:

@@ -3,7 +3,7 @@
 vLLM's processes wait for one another by spinning. On two cores the kernel then let client or HTTP process stand for 0.3
 to 1.7 s at a time, at random, with the machine otherwise idle (measured, Linux 6.18: a run's median end-to-end time moved
 by a factor of four from one repetition to the next). No model of an engine can foretell that, so ``arrange`` gives the two
-a real-time class, and keeps them off the cores to which vLLM pins its computing threads.
+a real-time class, and leaves the cores to which vLLM pins its computing threads to these.
 """
 
 from __future__ import annotations
@@ -50,15 +50,18 @@ def arrange(server_pid: int) -> str:
             with suppress(OSError):
                 Path(f"/proc/{pid}/autogroup").write_text(str(NICE))
             os.setpriority(os.PRIO_PROCESS, pid, NICE)
+        for pid in {os.getpid(), *family}:
+            for thread in _list_threads(pid):
+                if not _read_cores(thread) <= computing:
+                    os.sched_setaffinity(thread, free)
         for pid in (os.getpid(), server_pid):
-            for thread in Path(f"/proc/{pid}/task").iterdir():
-                os.sched_setaffinity(int(thread.name), free)
-                os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(1))
+            for thread in _list_threads(pid):
+                os.sched_setscheduler(thread, os.SCHED_RR, os.sched_param(1))
     except (PermissionError, ProcessLookupError):
         return "client and HTTP process at the kernel's mercy (no right to a real-time class)"
     return (
-        f"vLLM at nice {NICE}; client and HTTP process in a real-time class on {len(free)} of {len(everywhere)} cores, "
-        "away from the computing threads"
+        f"the core vLLM pins its worker to is the worker's, all else is on the other {len(free)}; vLLM at nice {NICE}, client "
+        "and HTTP process in a real-time class"
     )
 
 
@@ -67,6 +70,10 @@ def restore() -> None:
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
+def _list_threads(pid: int) -> list[int]:
+    return [int(thread.name) for thread in Path(f"/proc/{pid}/task").iterdir()]
 
 
 def _read_cores(pid: int) -> set[int]:

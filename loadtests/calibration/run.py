@@ -47,7 +47,7 @@ from loadtests.calibration.plan import (
 )
 from loadtests.calibration.replay import Question, ReplayError, compute_capacity_rps
 from loadtests.calibration.report import Story, build_table, format_verdict, write_reports
-from loadtests.calibration.texts import Writer
+from loadtests.calibration.texts import Ask, Writer
 from loadtests.calibration.verdict import LIMIT, Judged, judge, judge_run
 from loadtests.live.child import ChildError, interrupt_on_sigterm
 from loadtests.live.overhead_report import describe_machine
@@ -86,15 +86,23 @@ class Session:
             before = read_prefix_hits(self.target)
             self.patience_s -= self.meter.wait_until_quiet(self.patience_s)
             began_at = time.perf_counter()
-            seen = measure(run.name, asks, (self.target.host, self.target.port), RUN_LIMIT_S, self.meter)
-            if not seen.usage.is_disturbed:
+            found = self._try(run.name, asks)
+            if not found.usage.is_disturbed:
                 break
             if self.patience_s <= 0.0:
-                self.disturbed.append(f"{run.name}: {seen.usage.foreign_cores:.2f}")
+                self.disturbed.append(f"{run.name}: {found.usage.foreign_cores:.2f}")
                 break
             self.patience_s -= time.perf_counter() - began_at
             self.repeated += 1
-        return seen, read_prefix_hits(self.target) - before
+        if isinstance(found, RunFailedError):
+            raise found
+        return found, read_prefix_hits(self.target) - before
+
+    def _try(self, name: str, asks: Sequence[Ask]) -> Measured | RunFailedError:
+        try:
+            return measure(name, asks, (self.target.host, self.target.port), RUN_LIMIT_S, self.meter)
+        except RunFailedError as error:
+            return error
 
     def measure_sweep(self, runs: Sequence[Run]) -> list[Measured]:
         """All runs of the sweep, in order."""
