@@ -30,8 +30,6 @@ ROUNDS = 10
 STEPS = (0.1, 0.03)
 """Sizes of the differences, one search after another: replays have jumps, where a request just misses a step."""
 SHIFTS = 3
-SHIFT_S = 0.002
-"""About a step of a small model; for a slower machine the jumps stay, and the search is only rougher."""
 NOISE_STEPS = 8
 _DAMPINGS = 6
 _GAIN_MIN = 1e-3
@@ -54,13 +52,13 @@ class Sample:
     shifted: Sequence[Sequence[Question]] = ()
 
 
-def shift(sample: Sample) -> Sample:
+def shift(sample: Sample, most_s: float) -> Sample:
     """The sample with its questions moved a little, ``SHIFTS`` times, each request by itself."""
     chance = random.Random("shifts")  # noqa: S311 - the same for every candidate
     return replace(
         sample,
         shifted=[
-            [replace(one, at_s=one.at_s + chance.uniform(0.0, SHIFT_S)) for one in sample.questions]
+            [replace(one, at_s=one.at_s + chance.uniform(0.0, most_s)) for one in sample.questions]
             for _ in range(SHIFTS)
         ],
     )
@@ -148,7 +146,7 @@ def compute_loss(residuals: Sequence[float]) -> float:
 def fit(template: EngineProfile, samples: Sequence[Sample], on_round: Callable[[], None] = lambda: None) -> Fit:
     """The profile that agrees best with the samples; limits and block size are the template's."""
     start = guess(template, samples)
-    samples = [shift(one) for one in samples]
+    samples = [shift(one, start.cost.base_s) for one in samples]
     values = read_parameters(start)
     loss_before = loss = compute_loss(compute_residuals(start, samples))
     for step in STEPS:

@@ -38,16 +38,16 @@ class Run:
 class Sweep:
     """The grid. Each cell is one run: so many requests close to one another, of one prompt length and reuse."""
 
-    batches: tuple[int, ...] = (1, 2, 4, 8, 12, 16)
-    prompts: tuple[int, ...] = (48, 600, 2400)
+    batches: tuple[int, ...] = (1, 4, 8, 16)
+    prompts: tuple[int, ...] = (48, 600, 1800)
     reuses: tuple[float, ...] = (0.0, 0.8)
-    output_tokens: int = 64
-    staggers_s: tuple[float, ...] = (0.012, 0.003)
+    output_tokens: int = 40
+    staggers_s: tuple[float, ...] = (0.03, 0.003)
     """Between the requests of a cell: prompts meet decoding requests; and requests meet one another being read."""
     singles: int = 3
     """Requests, one at a time, for each prompt length and reuse: what an idle engine needs for a first token."""
-    single_prompts: tuple[int, ...] = (48, 256, 600, 1200, 2400, 3600)
-    single_gap_s: float = 0.2
+    single_prompts: tuple[int, ...] = (48, 600, 1200, 2400, 3600)
+    single_gap_s: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)

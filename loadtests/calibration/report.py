@@ -191,7 +191,7 @@ def _list_remarks(story: Story) -> list[str]:
         if run.hits_measured or run.hits_predicted
     ]
     remarks = [
-        "This is one small machine and a two-layer model with random weights. What carries over to a GPU is the shape of "
+        "This is one small machine and a small model with random weights. What carries over to a GPU is the shape of "
         "the model and the way it is measured, not the figures.",
         f"The client sent at most {1e3 * max(run.send_lag_s for run in story.runs):.0f} ms late.",
     ]

@@ -26,6 +26,7 @@ from loadtests.calibration.client import Measured, RunFailedError, dump_rows, me
 from loadtests.calibration.engine import (
     CPU_MAX_NUM_BATCHED_TOKENS,
     CPU_MAX_NUM_SEQS,
+    LAYERS,
     Target,
     TargetUnfitError,
     inspect,
@@ -217,7 +218,7 @@ def calibrate(target: Target, options: argparse.Namespace, console: Console) -> 
 
 def describe_engine(target: Target) -> dict[str, object]:
     """What was measured, in words and figures."""
-    started = "a two-layer Qwen3 of random weights on the CPU, bfloat16, one thread, started for this"
+    started = f"a Qwen3 of {LAYERS} narrow layers and random weights on the CPU, bfloat16, one computing thread"
     return {
         "version": target.version,
         "about": started if target.pids else "a worker that ran already",
@@ -248,7 +249,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--max-num-batched-tokens", type=int, default=CPU_MAX_NUM_BATCHED_TOKENS, help="of the worker (%(default)s)"
     )
-    parser.add_argument("--seconds", type=float, default=6.0, help="length of a held-out run (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of a held-out run (%(default)s)")
     parser.add_argument("--load", default="", help="held-out loads, parts of capacity, with commas (0.5,0.65,0.8)")
     parser.add_argument("--seed", type=int, default=2000, help="of the held-out arrivals (%(default)s)")
     parser.add_argument("--limit", type=float, default=LIMIT, help="median end-to-end error allowed (%(default)s)")
