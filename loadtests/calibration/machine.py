@@ -50,14 +50,18 @@ def arrange(server_pid: int) -> str:
             with suppress(OSError):
                 Path(f"/proc/{pid}/autogroup").write_text(str(NICE))
             os.setpriority(os.PRIO_PROCESS, pid, NICE)
+        for pid in {os.getpid(), *family}:
+            for thread in _list_threads(pid):
+                if not _read_cores(thread) <= computing:
+                    os.sched_setaffinity(thread, free)
         for pid in (os.getpid(), server_pid):
             for thread in _list_threads(pid):
-                os.sched_setaffinity(thread, free)
                 os.sched_setscheduler(thread, os.SCHED_RR, os.sched_param(1))
     except (PermissionError, ProcessLookupError):
         return "client and HTTP process at the kernel's mercy (no right to a real-time class)"
     return (
-        f"vLLM at nice {NICE}; client and HTTP process in a real-time class, off the core to which vLLM pins its worker"
+        f"the core to which vLLM pins its worker is the worker's, everything else runs beside it; vLLM at nice {NICE}, client "
+        "and HTTP process in a real-time class"
     )
 
 

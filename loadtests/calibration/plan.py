@@ -39,7 +39,7 @@ class Sweep:
     """The grid. Each cell is one run: so many requests close to one another, of one prompt length and reuse."""
 
     batches: tuple[int, ...] = (1, 4, 8, 16)
-    prompts: tuple[int, ...] = (48, 600, 1800)
+    prompts: tuple[int, ...] = (48, 400, 1200)
     reuses: tuple[float, ...] = (0.0, 0.8)
     output_tokens: int = 40
     staggers_s: tuple[float, ...] = (0.03, 0.003)
