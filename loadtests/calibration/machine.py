@@ -1,9 +1,9 @@
 """Says who used the processors while a run was measured, and keeps client and HTTP process from being starved.
 
-vLLM's processes wait for one another by spinning. On two cores the kernel then let client or HTTP process stand for 0.3
-to 1.7 s at a time, at random, with the machine otherwise idle (measured, Linux 6.18: a run's median end-to-end time moved
-by a factor of four from one repetition to the next). No model of an engine can foretell that, so ``arrange`` gives the two
-a real-time class, and leaves the cores to which vLLM pins its computing threads to these.
+vLLM's processes wait for one another by spinning. On two cores the kernel then let client or HTTP process stand for
+0.3 to 1.7 s at a time, at random, with the machine otherwise idle (measured, Linux 6.18: the median end-to-end time of a
+run moved by a factor of four from one repetition to the next). No model of an engine can foretell that, so ``arrange``
+gives the two a real-time class, and leaves the cores to which vLLM pins its computing threads to these.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def arrange(server_pid: int) -> str:
     except (PermissionError, ProcessLookupError):
         return "client and HTTP process at the kernel's mercy (no right to a real-time class)"
     return (
-        f"the core to which vLLM pins its worker is the worker's, everything else runs beside it; vLLM at nice {NICE}, client "
-        "and HTTP process in a real-time class"
+        f"the core to which vLLM pins its worker is the worker's, everything else runs beside it; vLLM at nice {NICE}, "
+        "client and HTTP process in a real-time class"
     )
 
 
@@ -108,7 +108,7 @@ class Meter:
         return stop
 
     def wait_until_quiet(self, limit_s: float) -> float:
-        """Return when others have left the processors alone for a moment, or after the limit; seconds waited in vain."""
+        """Return when others leave the processors alone for a moment, or after the limit; seconds waited in vain."""
         began_at = time.perf_counter()
         wasted_s = 0.0
         while self._pids and wasted_s < limit_s:

@@ -1,6 +1,7 @@
 """Decides what is asked of an engine: the sweep a model is fitted to, and the held-out runs that judge it.
 
-Everything follows from seeds. Lengths of prompts are wishes: ``texts`` learns what the engine's tokenizer makes of them.
+Everything follows from seeds. Lengths of prompts are wishes: ``texts`` learns what the engine's tokenizer makes of
+them.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ from loadtests.live.figures import DASH, format_markdown
 from service.emulator.profiles import EngineProfile
 
 HEADINGS = (
-    "held-out run", "load", "requests", "E2E p50 ms", "predicted", "error p50", "p90", "TTFT error p50", "TPOT error p50",
+    "held-out run", "load", "requests", "E2E p50 ms", "predicted", "error p50", "p90", "TTFT error p50",
+    "TPOT error p50",
 )  # fmt: skip
 _UNITS = {
     "base_s": (1e3, "ms", "each step"),
@@ -49,7 +51,7 @@ class Story:
 
 def format_percent(ratio: float) -> str:
     """A ratio in percent; a dash where there is none."""
-    return DASH if ratio != ratio else f"{100 * ratio:.1f} %"  # noqa: PLR0124 - only NaN differs from itself
+    return DASH if math.isnan(ratio) else f"{100 * ratio:.1f} %"
 
 
 def build_rows(story: Story) -> list[list[str]]:
@@ -75,7 +77,7 @@ def build_table(story: Story) -> Table:
     for index, heading in enumerate(HEADINGS):
         table.add_column(heading, justify="left" if index == 0 else "right")
     for row in build_rows(story):
-        table.add_row(*row, end_section=row is None)
+        table.add_row(*row)
     return table
 
 
@@ -140,7 +142,7 @@ def build_record(story: Story) -> dict[str, object]:
 
 def _record_errors(e2e: Errors, ttft: Errors, tpot: Errors) -> dict[str, object]:
     return {
-        name: {key: None if value != value else round(value, 4) for key, value in asdict(errors).items()}  # noqa: PLR0124
+        name: {key: None if math.isnan(value) else round(value, 4) for key, value in asdict(errors).items()}
         for name, errors in (("e2e", e2e), ("ttft", ttft), ("tpot", tpot))
     }
 
@@ -149,11 +151,12 @@ def format_page(story: Story) -> str:
     """The Markdown page."""
     machine, engine = story.machine, story.engine
     fitted = (
-        f"The step model was fitted to {story.sweep_requests} requests of a sweep (batch x prompt x prefix reuse) and knows "
+        f"The model was fitted to {story.sweep_requests} requests of a sweep (batch x prompt x prefix reuse) and knows "
         "nothing of the runs below."
         if story.fit is not None
         else "The profile was given; nothing was fitted."
     )
+    capacities = ", ".join(f"{name} {rps:.1f}/s" for name, rps in story.capacities_rps.items())
     parts = [
         "# Is the emulator honest?",
         "",
@@ -161,13 +164,15 @@ def format_page(story: Story) -> str:
         "",
         f"**{format_verdict(story.verdict)}.**",
         "",
-        f"Engine: vLLM {engine['version']}, {engine['about']}. Machine: {machine['processor']}, {machine['cores']} cores, "
-        f"{machine['memory_gib']} GiB, kernel {machine['kernel']}. Engine, its HTTP process and the client share the "
-        f"cores: {engine['arrangement']}. Requests are streamed chats, sent open loop at Poisson moments; every length counts from when a request "
-        f"was meant to be sent. {fitted} Load is a fraction of the capacity the fitted model foretells "
-        f"({', '.join(f'{name} {rps:.0f}/s' for name, rps in story.capacities_rps.items())}). A prediction is one replay in "
-        "the emulator's engine in virtual time, from what was sent and when; errors are |predicted - measured| / "
-        "measured, request by request.",
+        f"Engine: vLLM {engine['version']}, {engine['about']}; at most {engine['max_num_seqs']} requests and "
+        f"{engine['max_num_batched_tokens']} tokens in a step. Machine: {machine['processor']}, {machine['cores']} "
+        f"cores, {machine['memory_gib']} GiB, kernel {machine['kernel']}; engine, HTTP process and client share it: "
+        f"{engine['arrangement']}.",
+        "",
+        "Requests are streamed chats, sent open loop at Poisson moments; every length counts from when a request was "
+        f"meant to be sent. {fitted} Load is a part of the capacity that the model foretells ({capacities}). A "
+        "prediction is one replay in the emulator's engine in virtual time, from what was sent and when; errors are |predicted - "
+        "measured| / measured, request by request.",
         "",
         format_markdown(HEADINGS, build_rows(story)),
         "",
@@ -192,7 +197,7 @@ def _list_remarks(story: Story) -> list[str]:
     ]
     remarks = [
         "This is one small machine and a small model with random weights. What carries over to a GPU is the shape of "
-        "the model and the way it is measured, not the figures.",
+        "the emulator's model and the way it is calibrated, not the figures.",
         f"The client sent at most {1e3 * max(run.send_lag_s for run in story.runs):.0f} ms late.",
     ]
     if hits:
@@ -200,9 +205,7 @@ def _list_remarks(story: Story) -> list[str]:
     if story.repeated:
         remarks.append(f"{story.repeated} runs were measured again because others used the processors meanwhile.")
     if story.disturbed:
-        remarks.append(
-            f"{len(story.disturbed)} runs were still disturbed (cores used by others): " + "; ".join(story.disturbed) + "."
-        )
+        remarks.append(f"Disturbed all the same (cores used by others): {'; '.join(story.disturbed)}.")
     return remarks
 
 

@@ -8,21 +8,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import secrets
 import shlex
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from loadtests.calibration.client import Measured, RunFailedError, dump_rows, measure
+from loadtests.calibration.client import Measured, RunFailedError, dump_rows
 from loadtests.calibration.engine import (
     CPU_MAX_NUM_BATCHED_TOKENS,
     CPU_MAX_NUM_SEQS,
@@ -30,148 +27,26 @@ from loadtests.calibration.engine import (
     Target,
     TargetUnfitError,
     inspect,
-    read_prefix_hits,
     run_cpu_engine,
 )
-from loadtests.calibration.fit import ROUNDS, STEPS, Fit, Sample, estimate_noise, fit
+from loadtests.calibration.fit import Fit
 from loadtests.calibration.machine import Meter, arrange, restore
-from loadtests.calibration.plan import (
-    MIXES,
-    UTILISATIONS,
-    Mix,
-    Run,
-    Sweep,
-    plan_flood,
-    plan_held_out,
-    plan_sweep,
-    plan_warm_up,
-)
-from loadtests.calibration.replay import Question, ReplayError, compute_capacity_rps
+from loadtests.calibration.plan import MIXES, UTILISATIONS, Sweep, plan_sweep, plan_warm_up
+from loadtests.calibration.replay import ReplayError
 from loadtests.calibration.report import Story, build_table, format_verdict, write_reports
-from loadtests.calibration.texts import Ask, Writer
-from loadtests.calibration.verdict import LIMIT, Judged, judge, judge_run
+from loadtests.calibration.session import Session, fit_sweep, measure_held_out
+from loadtests.calibration.texts import Writer
+from loadtests.calibration.verdict import LIMIT, judge
 from loadtests.live.child import ChildError, interrupt_on_sigterm
 from loadtests.live.overhead_report import describe_machine
 from service.emulator.profile_file import ProfileFault, dump_profile, load_profile
-from service.emulator.profiles import CPU_SMALL, EngineProfile, Frontend
 from service.launch.fault import EngineUnavailableError
 
 REPORTS = Path(__file__).parents[1] / "reports"
-FLOOD_REQUESTS = 120
-RUN_LIMIT_S = 60.0
-CLEAN_SHARE = 0.7
-"""With at least this part of the sweep undisturbed, the rest of it is left out of the fit."""
 QUICK = Sweep(
     batches=(1, 8), prompts=(48, 1200), reuses=(0.0,), output_tokens=24, staggers_s=(0.006,), singles=2,
     single_prompts=(48, 600, 2400), single_gap_s=0.15,
 )  # fmt: skip
-
-
-@dataclass
-class Session:
-    """One engine being measured."""
-
-    target: Target
-    writer: Writer
-    meter: Meter
-    progress: Progress
-    patience_s: float
-    repeated: int = 0
-    disturbed: list[str] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-
-    def measure(self, run: Run) -> tuple[Measured, float]:
-        """A run and the prompt tokens found cached in it; again where others used the processors meanwhile."""
-        while True:
-            asks = self.writer.write(run, secrets.token_hex(8))
-            before = read_prefix_hits(self.target)
-            self.patience_s -= self.meter.wait_until_quiet(self.patience_s)
-            began_at = time.perf_counter()
-            found = self._try(run.name, asks)
-            if not found.usage.is_disturbed:
-                break
-            if self.patience_s <= 0.0:
-                self.disturbed.append(f"{run.name}: {found.usage.foreign_cores:.2f}")
-                break
-            self.patience_s -= time.perf_counter() - began_at
-            self.repeated += 1
-        if isinstance(found, RunFailedError):
-            raise found
-        return found, read_prefix_hits(self.target) - before
-
-    def _try(self, name: str, asks: Sequence[Ask]) -> Measured | RunFailedError:
-        try:
-            return measure(name, asks, (self.target.host, self.target.port), RUN_LIMIT_S, self.meter)
-        except RunFailedError as error:
-            return error
-
-    def measure_sweep(self, runs: Sequence[Run]) -> list[Measured]:
-        """All runs of the sweep, in order."""
-        task = self.progress.add_task("sweep", total=len(runs))
-        found = []
-        for run in runs:
-            found.append(self.measure(run)[0])
-            self.progress.advance(task)
-        return found
-
-    def question(self, run: Run) -> list[Question]:
-        """What the engine would be asked in this run, without asking it."""
-        asks = self.writer.write(run, "")
-        return [Question(ask.call.at_s, ask.prompt_tokens, ask.call.output_tokens, ask.block_hashes) for ask in asks]
-
-
-def build_template(target: Target) -> EngineProfile:
-    """The limits of the engine; what steps cost there is to be found."""
-    return replace(
-        CPU_SMALL,
-        name="calibrated",
-        block_size=target.block_size,
-        kv_blocks=target.kv_blocks,
-        max_num_seqs=target.max_num_seqs,
-        max_num_batched_tokens=target.max_num_batched_tokens,
-        max_model_len=target.context_tokens,
-        frontend=Frontend(),
-    )
-
-
-def fit_sweep(session: Session, seen: Sequence[Measured]) -> Fit:
-    """The profile that agrees best with the sweep."""
-    task = session.progress.add_task("fit", total=ROUNDS * len(STEPS))
-    clean = [one for one in seen if not one.usage.is_disturbed]
-    used = clean if len(clean) >= CLEAN_SHARE * len(seen) else seen
-    samples = [Sample(one.questions, one.times) for one in used]
-    found = fit(build_template(session.target), samples, lambda: session.progress.advance(task))
-    alone = [one.stamps[0] for one in used if len(one.questions) == 1]
-    noise = round(estimate_noise(alone), 3)
-    session.progress.update(task, completed=ROUNDS * len(STEPS))
-    return replace(found, profile=replace(found.profile, cost=replace(found.profile.cost, noise_cv=noise)))
-
-
-def measure_held_out(
-    session: Session, profile: EngineProfile, mixes: Sequence[Mix], options: argparse.Namespace
-) -> tuple[list[Judged], dict[str, float], list[Measured]]:
-    """Every mix at every load, predicted and measured; and what each mix's capacity is by the model."""
-    loads = options.loads
-    task = session.progress.add_task("held-out runs", total=len(mixes) * len(loads))
-    capacities: dict[str, float] = {}
-    judged: list[Judged] = []
-    measured: list[Measured] = []
-    context = session.target.context_tokens
-    for mix in mixes:
-        flood = session.question(plan_flood(mix, FLOOD_REQUESTS, context))
-        capacities[mix.name] = compute_capacity_rps(profile, flood)
-        for number, load in enumerate(loads):
-            seed = options.seed + number
-            run = plan_held_out(mix, load * capacities[mix.name], options.seconds, seed, context)
-            try:
-                seen, hits = session.measure(run)
-            except RunFailedError as error:
-                session.failed.append(str(error))
-                continue
-            measured.append(seen)
-            judged.append(judge_run(profile, seen, load, hits))
-            session.progress.advance(task)
-    return judged, capacities, measured
 
 
 def calibrate(target: Target, options: argparse.Namespace, console: Console) -> Story:
@@ -198,9 +73,12 @@ def calibrate(target: Target, options: argparse.Namespace, console: Console) -> 
         else:
             profile = load_profile(str(options.judge))
         mixes = MIXES[:1] if options.quick else MIXES
-        judged, capacities, held_out = measure_held_out(session, profile, mixes, options)
+        held_out = measure_held_out(session, profile, mixes, options.loads, options.seconds, options.seed)
     if options.rows is not None:
-        options.rows.write_text(json.dumps({"sweep": list(map(dump_rows, sweep)), "held_out": list(map(dump_rows, held_out))}))
+        parts = {"sweep": sweep, "held_out": held_out.measured}
+        options.rows.write_text(json.dumps({name: [dump_rows(run) for run in runs] for name, runs in parts.items()}))
+    if not held_out.judged:
+        raise TargetUnfitError(f"no held-out run could be measured: {'; '.join(held_out.failed)}")
     return Story(
         command=f"sluice bench calibrate {shlex.join(options.given)}".rstrip(),
         machine=describe_machine(),
@@ -208,9 +86,9 @@ def calibrate(target: Target, options: argparse.Namespace, console: Console) -> 
         profile=profile,
         fit=found,
         sweep_requests=sum(len(one.times) for one in sweep),
-        runs=judged,
-        verdict=judge(judged, session.failed, options.limit),
-        capacities_rps=capacities,
+        runs=held_out.judged,
+        verdict=judge(held_out.judged, held_out.failed, options.limit),
+        capacities_rps=held_out.capacities_rps,
         disturbed=session.disturbed,
         repeated=session.repeated,
     )
@@ -234,13 +112,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="sluice bench calibrate",
-        description="Fit the emulator to a real vLLM and say whether it can be trusted: a sweep (batch x prompt length x "
-        "prefix reuse) of streamed requests, a least-squares fit of what a step costs, then held-out runs (other mixes and "
-        "seeds, Poisson arrivals) that are measured and predicted. Takes three to four minutes; leave the machine alone "
-        "meanwhile: runs in which others use the processors are repeated, then marked.",
-        epilog="exit codes: 0 honest, 1 not honest or the engine failed, 2 bad input. Examples: 'sluice bench calibrate' "
-        "starts a vLLM on the CPU; 'sluice bench calibrate --worker http://gpu-1:8000 --max-num-seqs 256 "
-        "--max-num-batched-tokens 8192' measures a worker of yours (not one that serves customers); "
+        description="Fit the emulator to a real vLLM and say whether it can be trusted: a sweep (batch x prompt length "
+        "x prefix reuse) of streamed requests, a least-squares fit of what a step costs, then held-out runs (other mixes "
+        "and seeds, Poisson arrivals) that are measured and predicted. Takes about four minutes; leave the machine "
+        "alone meanwhile: runs in which others use the processors are repeated, then marked.",
+        epilog="Exit codes: 0 honest, 1 not honest or the engine failed, 2 bad input. Examples: 'sluice bench "
+        "calibrate' starts a vLLM on the CPU; 'sluice bench calibrate --worker http://gpu-1:8000 --max-num-seqs 256 "
+        "--max-num-batched-tokens 8192 --out var/gpu-1' measures a worker of yours, not one that serves customers; "
+        "'sluice bench calibrate --judge FILE' asks whether a profile still holds; "
         "'sluice emulate --profile loadtests/reports/calibrated.json' emulates what was found.",
     )
     parser.add_argument("--worker", metavar="URL", help="measure this worker instead of starting one; it must be idle")
@@ -254,7 +133,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=2000, help="of the held-out arrivals (%(default)s)")
     parser.add_argument("--limit", type=float, default=LIMIT, help="median end-to-end error allowed (%(default)s)")
     parser.add_argument(
-        "--patience-s", type=float, default=90.0, help="seconds for waiting for others and repeating, in all (%(default)s)"
+        "--patience-s",
+        type=float,
+        default=90.0,
+        help="seconds spent on disturbed runs, in all (%(default)s)",
     )
     parser.add_argument("--rows", type=Path, help="keep every request that was measured in this file (JSON)")
     parser.add_argument("--quick", action="store_true", help="a small sweep and one mix: tries the mechanics")

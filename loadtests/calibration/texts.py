@@ -17,11 +17,13 @@ import httpx
 from loadtests.calibration.plan import Call, Run
 
 _WORDS = (
-    "river stone water light house garden paper window engine signal number letter morning evening summer winter "
-    "table return value object method class module string integer list index key name file path line error test "
-    "road bridge market price letter story music voice colour mountain forest island harbour captain doctor teacher "
-    "keeps makes takes gives finds holds moves turns opens closes begins follows answers carries measures counts"
-).split()
+    "river", "stone", "water", "light", "house", "garden", "paper", "window", "engine", "signal", "number",
+    "letter", "morning", "evening", "summer", "winter", "table", "return", "value", "object", "method", "class",
+    "module", "string", "integer", "list", "index", "key", "name", "file", "path", "line", "error", "test", "road",
+    "bridge", "market", "price", "story", "music", "voice", "colour", "mountain", "forest", "island", "harbour",
+    "captain", "doctor", "teacher", "keeps", "makes", "takes", "gives", "finds", "holds", "moves", "turns",
+    "opens", "closes", "begins", "follows", "answers", "carries", "measures", "counts",
+)  # fmt: skip
 _SAMPLE_WORDS = 400
 
 

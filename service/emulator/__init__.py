@@ -11,7 +11,8 @@ Three layers, none of which needs the ones after it:
   ``completions``, ``responses``, ``messages``, ``refusals``, ``exposition``, ``tally``): what vLLM 0.32/0.33 reads and
   writes, held side by side with a real 0.32.0 by ``tests/conformance/worker_contract.py``;
 * the *server* (``server``, ``worker``, ``routes``, ``generation``, ``pump``, ``connection``, ``exchange``, ``faults``,
-  ``delivery``, ``inspection``, ``config``, ``profile_file``): sockets, the real clock, faults on demand, a log of what arrived.
+  ``delivery``, ``inspection``, ``config``, ``profile_file``): sockets, the real clock, faults on demand, a log of what
+  arrived.
 
 Invariants: tokens delivered equal tokens counted in ``usage`` and in ``/metrics``; an abandoned request leaves the
 engine within one step; KV blocks are never lost.
