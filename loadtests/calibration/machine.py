@@ -1,8 +1,8 @@
 """Says who used the processors while a run was measured, and keeps client and HTTP process from being starved.
 
 vLLM's processes wait for one another by spinning. On two cores the kernel then let client or HTTP process stand for
-0.3 to 1.7 s at a time, at random, with the machine otherwise idle (measured, Linux 6.18: the median end-to-end time of a
-run moved by a factor of four from one repetition to the next). No model of an engine can foretell that, so ``arrange``
+0.3 to 1.7 s at a time, at random, with the machine otherwise idle (measured, Linux 6.18: the median end-to-end time of
+a run moved by a factor of four from one repetition to the next). No model of an engine can foretell that, so ``arrange``
 gives the two a real-time class, and leaves the cores to which vLLM pins its computing threads to these.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,10 +38,24 @@ class Usage:
         return self.foreign_cores is not None and self.foreign_cores > FOREIGN_LIMIT_CORES
 
 
-def arrange(server_pid: int) -> str:
-    """Put this process and the engine's HTTP process where they are run at once; says in words what was done."""
+@contextmanager
+def arrange(server_pid: int) -> Iterator[str]:
+    """Put this process and the engine's HTTP process where they are run at once; says in words what was done.
+
+    This process is put back at the end; the engine's live no longer than the measurement.
+    """
+    everywhere, policy, level = os.sched_getaffinity(0), os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+    try:
+        yield _arrange(server_pid, everywhere)
+    finally:
+        with suppress(PermissionError):
+            os.sched_setscheduler(0, policy, os.sched_param(0))
+            os.sched_setaffinity(0, everywhere)
+            os.setpriority(os.PRIO_PROCESS, 0, level)
+
+
+def _arrange(server_pid: int, everywhere: set[int]) -> str:
     family = fetch_family([server_pid])
-    everywhere = os.sched_getaffinity(0)
     computing: set[int] = set().union(*(cores for pid in family if (cores := _read_cores(pid)) < everywhere))
     free = everywhere - computing or everywhere
     try:
@@ -63,13 +77,6 @@ def arrange(server_pid: int) -> str:
         f"the core to which vLLM pins its worker is the worker's, everything else runs beside it; vLLM at nice {NICE}, "
         "client and HTTP process in a real-time class"
     )
-
-
-def restore() -> None:
-    """Take this process back to the ordinary class."""
-    with suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
 
 def _list_threads(pid: int) -> list[int]:

@@ -171,8 +171,8 @@ def format_page(story: Story) -> str:
         "",
         "Requests are streamed chats, sent open loop at Poisson moments; every length counts from when a request was "
         f"meant to be sent. {fitted} Load is a part of the capacity that the model foretells ({capacities}). A "
-        "prediction is one replay in the emulator's engine in virtual time, from what was sent and when; errors are |predicted - "
-        "measured| / measured, request by request.",
+        "prediction is one replay in the emulator's engine in virtual time, from what was sent and when; errors are "
+        "|predicted - measured| / measured, request by request.",
         "",
         format_markdown(HEADINGS, build_rows(story)),
         "",

@@ -30,7 +30,7 @@ from loadtests.calibration.engine import (
     run_cpu_engine,
 )
 from loadtests.calibration.fit import Fit
-from loadtests.calibration.machine import Meter, arrange, restore
+from loadtests.calibration.machine import Meter, arrange
 from loadtests.calibration.plan import MIXES, UTILISATIONS, Sweep, plan_sweep, plan_warm_up
 from loadtests.calibration.replay import ReplayError
 from loadtests.calibration.report import Story, build_table, format_verdict, write_reports
@@ -42,6 +42,7 @@ from loadtests.live.overhead_report import describe_machine
 from service.emulator.profile_file import ProfileFault, dump_profile, load_profile
 from service.launch.fault import EngineUnavailableError
 
+NOTHING_ARRANGED = "the worker is somebody else's, nothing was arranged"
 REPORTS = Path(__file__).parents[1] / "reports"
 QUICK = Sweep(
     batches=(1, 8), prompts=(48, 1200), reuses=(0.0,), output_tokens=24, staggers_s=(0.006,), singles=2,
@@ -58,9 +59,9 @@ def calibrate(target: Target, options: argparse.Namespace, console: Console) -> 
     pids = target.pids
     with (
         httpx.Client(base_url=target.url, trust_env=False, timeout=30.0) as client,
+        arrange(pids[0]) if pids else nullcontext(NOTHING_ARRANGED) as arrangement,
         Progress(*columns, console=console) as progress,
     ):
-        arrangement = arrange(pids[0]) if pids else "the worker is somebody else's, nothing was arranged"
         writer = Writer(client, target.model, target.block_size)
         session = Session(target, writer, Meter(pids), progress, options.patience_s)
         session.measure(plan_warm_up(target.context_tokens))
@@ -113,8 +114,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="sluice bench calibrate",
         description="Fit the emulator to a real vLLM and say whether it can be trusted: a sweep (batch x prompt length "
-        "x prefix reuse) of streamed requests, a least-squares fit of what a step costs, then held-out runs (other mixes "
-        "and seeds, Poisson arrivals) that are measured and predicted. Takes about four minutes; leave the machine "
+        "x prefix reuse) of streamed requests, a least-squares fit of what a step costs, then held-out runs (other "
+        "mixes and seeds, Poisson arrivals) that are measured and predicted. Takes about four minutes; leave the machine "
         "alone meanwhile: runs in which others use the processors are repeated, then marked.",
         epilog="Exit codes: 0 honest, 1 not honest or the engine failed, 2 bad input. Examples: 'sluice bench "
         "calibrate' starts a vLLM on the CPU; 'sluice bench calibrate --worker http://gpu-1:8000 --max-num-seqs 256 "
@@ -189,8 +190,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    finally:
-        restore()
     console.print(build_table(story))
     for path in write_reports(story, options.out):
         console.print(f"  wrote {path}", markup=False)

@@ -3,8 +3,8 @@
 A script, run by the *engine's* Python (``python build_small_model.py OUT_DIR [LAYERS]``); nothing in ``service``
 imports it, and its imports live inside the functions because Sluice's own environment has neither torch nor tokenizers.
 
-The result is a directory vLLM can serve: a byte-level BPE tokenizer of 2,048 entries, a Qwen3 with random weights from a
-fixed seed (two layers, or as many as asked for: each makes a step longer, and little else), and a ChatML template that
+The result is a directory vLLM can serve: a byte-level BPE tokenizer of 2,048 entries, a Qwen3 with random weights from
+a fixed seed (two layers, or as many as asked for: each makes a step longer, and little else), and a ChatML template that
 knows tools and partial assistant messages. It speaks nonsense, which is all a test of plumbing, metrics and scheduling
 asks of it; the same seed gives the same weights, so greedy output agrees between two workers.
 
