@@ -2,8 +2,8 @@
 
 vLLM's processes wait for one another by spinning. On two cores the kernel then let client or HTTP process stand for
 0.3 to 1.7 s at a time, at random, with the machine otherwise idle (measured, Linux 6.18: the median end-to-end time of
-a run moved by a factor of four from one repetition to the next). No model of an engine can foretell that, so ``arrange``
-gives the two a real-time class, and leaves the cores to which vLLM pins its computing threads to these.
+a run moved by a factor of four from one repetition to the next). No model of an engine can foretell that, so
+``arrange`` gives the two a real-time class, and leaves the cores to which vLLM pins its computing threads to these.
 """
 
 from __future__ import annotations

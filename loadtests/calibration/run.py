@@ -115,8 +115,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="sluice bench calibrate",
         description="Fit the emulator to a real vLLM and say whether it can be trusted: a sweep (batch x prompt length "
         "x prefix reuse) of streamed requests, a least-squares fit of what a step costs, then held-out runs (other "
-        "mixes and seeds, Poisson arrivals) that are measured and predicted. Takes about four minutes; leave the machine "
-        "alone meanwhile: runs in which others use the processors are repeated, then marked.",
+        "mixes and seeds, Poisson arrivals) that are measured and predicted. Takes about four minutes; leave the "
+        "machine alone meanwhile: runs in which others use the processors are repeated, then marked.",
         epilog="Exit codes: 0 honest, 1 not honest or the engine failed, 2 bad input. Examples: 'sluice bench "
         "calibrate' starts a vLLM on the CPU; 'sluice bench calibrate --worker http://gpu-1:8000 --max-num-seqs 256 "
         "--max-num-batched-tokens 8192 --out var/gpu-1' measures a worker of yours, not one that serves customers; "

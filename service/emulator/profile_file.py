@@ -47,11 +47,12 @@ def load_profile(path: str) -> EngineProfile:
     import yaml
 
     try:
-        raw = yaml.safe_load(Path(path).read_text())
+        text = Path(path).read_text()
+        raw = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
     except OSError as error:
         raise ProfileFault(f"{path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ProfileFault(f"{path}: neither JSON nor YAML: {error}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ProfileFault(f"{path}: cannot be read: {error}") from error
     if not isinstance(raw, dict):
         raise ProfileFault(f"{path}: not a mapping of a profile's fields")
     return build_profile({str(name): value for name, value in raw.items()}, path)
@@ -104,7 +105,7 @@ def _find_fault(value: object, shipped: object) -> str | None:
         case _:
             pass
     if not _is_number(value):
-        return "not a number"
+        return "not a number (YAML takes 7e-05 for a text and 7.0e-05 for a number)"
     number = cast("float", value)
     if isinstance(shipped, int) and number != int(number):
         return "not a whole number"

@@ -4,9 +4,9 @@ A script, run by the *engine's* Python (``python build_small_model.py OUT_DIR [L
 imports it, and its imports live inside the functions because Sluice's own environment has neither torch nor tokenizers.
 
 The result is a directory vLLM can serve: a byte-level BPE tokenizer of 2,048 entries, a Qwen3 with random weights from
-a fixed seed (two layers, or as many as asked for: each makes a step longer, and little else), and a ChatML template that
-knows tools and partial assistant messages. It speaks nonsense, which is all a test of plumbing, metrics and scheduling
-asks of it; the same seed gives the same weights, so greedy output agrees between two workers.
+a fixed seed (two layers, or as many as asked for: each makes a step longer, and little else), and a ChatML template
+that knows tools and partial assistant messages. It speaks nonsense, which is all a test of plumbing, metrics and
+scheduling asks of it; the same seed gives the same weights, so greedy output agrees between two workers.
 
 Left alone it never says a special token, a word of the protocol or half a character: one dimension of its hidden state
 is a constant, and those tokens weigh it negatively, which amounts to a bias. So every token is visible text, and a
