@@ -129,7 +129,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--max-num-batched-tokens", type=int, default=CPU_MAX_NUM_BATCHED_TOKENS, help="of the worker (%(default)s)"
     )
-    parser.add_argument("--seconds", type=float, default=10.0, help="length of a held-out run (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=8.0, help="length of a held-out run (%(default)s)")
     parser.add_argument("--load", default="", help="held-out loads, parts of capacity, with commas (0.5,0.65,0.8)")
     parser.add_argument("--seed", type=int, default=2000, help="of the held-out arrivals (%(default)s)")
     parser.add_argument("--limit", type=float, default=LIMIT, help="median end-to-end error allowed (%(default)s)")

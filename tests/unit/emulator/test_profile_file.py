@@ -76,7 +76,7 @@ def test_a_worker_takes_its_profile_from_a_file(tmp_path):
     config = EmulatorConfig(profile=str(path))
     config.check()
     assert config.context_tokens() == 2000
-    with pytest.raises(ConfigFault, match="profile: nowhere.json: No such file"):
+    with pytest.raises(ConfigFault, match=r"profile: nowhere\.json: No such file"):
         EmulatorConfig(profile="nowhere.json").check()
     with pytest.raises(ConfigFault, match="'nothing' is none of"):
         EmulatorConfig(profile="nothing").check()

@@ -1,4 +1,4 @@
-"""What is asked of the engine: the sweep covers its grid, held-out runs are others, and all of it follows from seeds."""
+"""What is asked of the engine: the sweep covers its grid, held-out runs are others, all of it follows from seeds."""
 
 import json
 

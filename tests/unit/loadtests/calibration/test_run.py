@@ -12,7 +12,6 @@ from loadtests.calibration.engine import Target, TargetUnfitError
 from loadtests.calibration.machine import Usage, parse_busy_s
 from loadtests.calibration.verdict import compare
 from service.emulator.profile_file import dump_profile, load_profile
-from service.emulator.profiles import StepCost
 from tests.unit.loadtests.calibration.world import QUIET, TRUE, ask, measure
 
 TARGET = Target("127.0.0.1", 1, "small", "0.32.0", 4096, 128, TRUE.kv_blocks, 16, 2048)
@@ -104,14 +103,12 @@ def test_the_right_profile_is_called_honest(engine, tmp_path):
 def test_a_run_that_the_engine_cannot_do_spoils_the_verdict(engine, tmp_path, capsys):
     right = tmp_path / "right.json"
     right.write_text(dump_profile(TRUE, {}))
-    fast = replace(TRUE.cost, base_s=0.001)
-    assert fast != TRUE.cost
     engine.fails = "chat at"
     assert calibrate(tmp_path, "--judge", str(right)) == 1
     assert "no held-out run could be measured" in capsys.readouterr().out
 
 
-def test_one_failed_run_among_good_ones_is_told(engine, tmp_path, capsys):
+def test_one_failed_run_among_good_ones_is_told(engine, tmp_path, capsys, monkeypatch):
     right = tmp_path / "right.json"
     right.write_text(dump_profile(TRUE, {}))
     whole, calls = engine.measure, []
@@ -121,7 +118,7 @@ def test_one_failed_run_among_good_ones_is_told(engine, tmp_path, capsys):
         engine.fails = name if len(calls) == 3 else ""
         return whole(name, *rest)
 
-    sessions.measure = fail_second
+    monkeypatch.setattr(sessions, "measure", fail_second)
     assert calibrate(tmp_path, "--judge", str(right)) == 1
     assert "failed: chat at" in capsys.readouterr().out.replace("\n", " ")
     assert len(json.loads((tmp_path / "calibration.json").read_text())["runs"]) == 2
@@ -182,7 +179,3 @@ def test_an_error_is_relative_to_what_was_measured():
 def test_busy_time_is_all_that_is_not_idle():
     assert parse_busy_s("cpu  100 10 50 9999 77 3 2 5 40 0\ncpu0 1 2", 100) == pytest.approx(1.70)
     assert Usage(1.0, None).is_disturbed is False
-
-
-def test_a_profile_keeps_its_shape():
-    assert StepCost(0.1, 0.0, 0.0, 0.0).long_context_tokens == 65_536
