@@ -36,6 +36,7 @@ from service.runtime.journey import Road
 from service.runtime.outbox import Outbox
 from service.runtime.ports import Observer
 from service.runtime.recording import open_journal
+from service.runtime.turnstile import Turnstile
 from service.settings.build import Plan
 from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes, keep_started
 from service.settings.fault import SettingsRefusedError
@@ -70,8 +71,8 @@ class House:
         self._started = plan.settings
         self._reread = reread
         self._clock = clock = MonotonicClock()
-        outbox = Outbox(loop.call_soon)
-        self._pool = WorkerPool(plan.pool, loop, clock.now, outbox.write)
+        outbox, turnstile = Outbox(loop.call_soon), Turnstile(loop.call_soon)
+        self._pool = WorkerPool(plan.pool, loop, clock.now, outbox.write, turnstile.enter)
         self._recorder = Recorder(plan.corridor.tiers.values())
         logs = plan.settings.logs
         wall_offset_s = clock.wall() - clock.now()
@@ -107,8 +108,9 @@ class House:
             _log.warning("%d descriptors: no more than %d client connections", descriptors, connections_max)
         self._bodies = ByteBudget(edge.bodies_max_bytes)
         self.factory, state = build_protocol_factory(
-            self._guard, replace(edge, connections_max=connections_max), self._corridor, loop, self._bodies, outbox
-        )
+            self._guard, replace(edge, connections_max=connections_max), self._corridor, loop, self._bodies, outbox,
+            turnstile,
+        )  # fmt: skip
         self._doors = Doors(state)
         self.drain = Drain(self, clock.now)
         self.desk = Desk(

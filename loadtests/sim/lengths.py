@@ -9,8 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
+from zlib import crc32
 
 from loadtests.sim.traces import BLOCK_TOKENS, load_trace
+from service.gateway.prefix import LEAST_BYTES
 
 _MEAN_DRAWS = 4000
 _TRACE_MEAN_DRAWS = 700
@@ -28,6 +30,24 @@ class Size:
     session: str | None = None
     cached_tokens: int = 0
     """Prompt tokens that an earlier request of the session has already had computed."""
+
+
+BLOCK_BYTES = 512
+"""Of a prompt, per block of 128 tokens, where it is the same as another's."""
+
+_GRID = tuple(sorted({1024 << step for step in range(17)} | {1536 << step for step in range(6)}))
+
+
+def find_marks(size: Size) -> tuple[int, ...]:
+    """What ``service.gateway.prefix`` would make of the prompt: the same grid, its end, and that of the turn before."""
+    blocks = len(size.hashes[: size.prompt_tokens // BLOCK_TOKENS])
+    if blocks * BLOCK_BYTES < LEAST_BYTES:
+        return ()
+    ends = {end // BLOCK_BYTES for end in _GRID} | {size.cached_tokens // BLOCK_TOKENS, blocks}
+    marks = (
+        (end * BLOCK_BYTES << 32) | crc32(b"%d" % size.hashes[end - 1]) for end in sorted(ends) if 0 < end <= blocks
+    )
+    return tuple(marks)
 
 
 class Mix(Protocol):

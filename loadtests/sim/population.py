@@ -121,7 +121,9 @@ def _iterate_tenant(
     for at in tenant.arrivals.iterate(rate * tenant.share, until_s, random.Random(chance.random())):  # noqa: S311
         size = draw()
         noise = chance.random()
-        size_bytes = 200 + int(size.prompt_tokens * tenant.bytes_per_token * (0.85 + 0.3 * noise))
+        shared = size.cached_tokens  # what was sent before is as long as it was then
+        fresh = (size.prompt_tokens - shared) * (0.85 + 0.3 * noise)
+        size_bytes = 200 + int((shared + fresh) * tenant.bytes_per_token)
         yield Offer(0, at, index, size, size_bytes, chance.random())
 
 

@@ -12,6 +12,7 @@ from typing import Protocol, assert_never, runtime_checkable
 
 from loadtests.sim.driver import Core, VirtualDriver
 from loadtests.sim.engine import HOP_S, SimWorker
+from loadtests.sim.lengths import find_marks
 from loadtests.sim.population import Bucket, Client, Offer, Retry, find_ttft_target_s, iterate_offers
 from loadtests.sim.scenario import Fault, FaultKind, Scenario
 from loadtests.sim.sensor import Sensor
@@ -193,7 +194,7 @@ class World:
             now + wait_s,
             size.session,
             None,
-            size.hashes[: size.prompt_tokens // 128],
+            find_marks(size),
         )
         self.driver.submit(RequestArrived(request))
 

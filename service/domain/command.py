@@ -11,7 +11,8 @@ class Grounds:
 
     ``band``: guaranteed ranks first, then excess, then best effort (``flow.band``). ``due_at`` is the promised moment
     of the first token, ``give_up_at`` the latest moment of dispatch. ``wait_s`` is the foreseen wait, ``ttft_s`` the
-    foreseen time from dispatch to first token; ``held`` of ``limit`` permits of the worker were in use.
+    foreseen time from dispatch to first token; ``held`` of ``limit`` permits of the worker were in use, and
+    ``cached_tokens`` of the prompt should be in its prefix cache.
     """
 
     band: int
@@ -25,6 +26,7 @@ class Grounds:
     ttft_s: float | None = None
     held: int | None = None
     limit: int | None = None
+    cached_tokens: int | None = None
 
 
 @value

@@ -12,7 +12,8 @@ class Request:
     ``deadline_at`` is the latest moment at which it may still be waiting in the queue, ``hinted`` whether that is the
     client's own wish, earlier than what we would allow. ``session`` is an opaque hash
     of tenant and the client's affinity hint. ``pinned_to`` names the only worker that can serve it (the one that holds
-    the conversation it continues). ``prefix`` are hashes of the prompt's leading blocks, each covering all before it.
+    the conversation it continues). ``prefix`` are marks of the prompt's beginnings, from the
+    shortest on: how many bytes it covers in the upper bits, a hash of these and of the tenant in the lower 32.
     """
 
     request_id: RequestId

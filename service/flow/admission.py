@@ -31,7 +31,7 @@ def assess(state: FlowState, request: Request, now: float) -> Waiting:
     """Everything that decides the place of ``request`` in the queue; its work is taken from its contract here."""
     estimate = state.estimator.estimate(request)
     tier = state.config.tiers.get(request.tier)
-    median_s = state.prefill.predict_s(estimate.prompt_tokens)
+    median_s = state.prefill.predict_s(_foresee_unread_tokens(state, request, estimate))
     hold_s, work_s = foresee_cost(state, estimate, median_s)
     band = classify(tier, request.rank, _within_contract(state, request, work_s, now))
     target_s = find_ttft_target_s(tier, estimate.prompt_tokens)
@@ -45,6 +45,14 @@ def assess(state: FlowState, request: Request, now: float) -> Waiting:
     state.sequence += 1
     tpot_s = tier.tpot_target_s if tier is not None and is_guaranteed(band) else None
     return Waiting(request, estimate, band, due_at, give_up_at, hold_s, work_s, state.sequence, tpot_s)
+
+
+def _foresee_unread_tokens(state: FlowState, request: Request, estimate: Estimate) -> float:
+    """Prompt tokens that will have to be read if ``request`` goes where most of its prompt's beginning is known."""
+    if not request.prefix:
+        return estimate.prompt_tokens
+    known = max(state.prefixes.find(request.prefix).values(), default=0)
+    return estimate.prompt_tokens * (1.0 - min(known / max(request.prompt_bytes, 1), 1.0) * state.trust.ratio)
 
 
 def foresee_cost(state: FlowState, estimate: Estimate, prefill_s: float) -> tuple[float, float]:

@@ -39,7 +39,7 @@ from service.flow.breaker import BreakerState, next_change_at, observe_failure, 
 from service.flow.config import FlowConfig, Reconfigured
 from service.flow.dispatch import find_place, pump, send
 from service.flow.failure import outcome_of
-from service.flow.learning import learn_answer, learn_first_token
+from service.flow.learning import learn_answer, learn_cut, learn_first_token
 from service.flow.retry import RetryBudget
 from service.flow.shedding import WasteBudget, revoke_for
 from service.flow.state import FlowState
@@ -80,7 +80,8 @@ class FlowController:
             case RequestAbandoned():
                 self._abandoned(event)
             case Woken():
-                self._woken(now)
+                self._state.alarms.ring(now)
+                self._pump(None, now)
             case DrainBegan():
                 self._state.draining = True
             case Reconfigured():
@@ -100,6 +101,8 @@ class FlowController:
         match event:
             case WorkerLoadSeen():
                 worker = ledger.worker(event.worker_id)
+                if worker.has_restarted(event.load):
+                    ledger.forget_cache(worker)
                 worker.observe_load(event.load, self._state.loosest_tpot_s, now)
                 self._sort_out()
                 self._pump(worker, now)
@@ -147,7 +150,7 @@ class FlowController:
         entry = assess(state, request, now)
         state.offered.observe(entry.band, entry.hold_s, now)
         outcome = find_bar(state, entry, now)
-        if outcome is None and (entry.choosy or self._is_dearest(entry)):
+        if outcome is None and (entry.choosy or state.room.is_dearest(entry.band)):
             place = find_place(state, entry, None, now)
             if place is not None:
                 self._out.append(send(state, entry, *place, now))
@@ -173,12 +176,6 @@ class FlowController:
         self._out.append(Enqueue(entry.request.request_id, state.room.size, build_grounds(state, entry, wait_s)))
         self._out += taken_back
 
-    def _is_dearest(self, entry: Waiting) -> bool:
-        """Whether nobody waits in a band as dear as this one: then what is free is its own to take."""
-        room = self._state.room
-        dearest = next(room.bands(), None) if room.size else None
-        return dearest is None or entry.band < dearest[0]
-
     def _abandoned(self, event: RequestAbandoned) -> None:
         if self._state.room.remove(event.request_id) is None:
             raise InvariantError(f"request {event.request_id} left the queue it does not stand in")
@@ -201,8 +198,10 @@ class FlowController:
                 learn_answer(state, self._waste, event, running, worker, now)
                 observe_success(worker.breaker)
             case PermitEnding.IGNORED:
+                learn_cut(state, event, running)
                 observe_nothing(worker.breaker)
             case PermitEnding.DROPPED:
+                learn_cut(state, event, running)
                 if not running.revoked:
                     observe_failure(worker.breaker, FailureCause.BROKEN, None, now, state.config.breaker)
                     self._note_rest(worker, now)
@@ -260,15 +259,8 @@ class FlowController:
         if event.healthy:
             worker.breaker = BreakerState()
             return
-        for request_id in worker.held:
-            running = self._state.ledger.running[request_id]
-            if not running.revoked:
-                self._state.ledger.mark_revoked(running)
-                self._out.append(Revoke(request_id, Outcome.STREAM_BROKEN))
-
-    def _woken(self, now: float) -> None:
-        self._state.alarms.ring(now)
-        self._pump(None, now)
+        taken_back = self._state.ledger.take_all_back(worker)
+        self._out += [Revoke(request_id, Outcome.STREAM_BROKEN) for request_id in taken_back]
 
     def _pump(self, hint: WorkerState | None, now: float) -> None:
         room = self._state.room
@@ -282,8 +274,7 @@ class FlowController:
             self._out += pump(self._state, hint, now)
 
     def _turn_away(self, entry: Waiting, outcome: Outcome, wait_s: float | None, now: float) -> None:
-        outcome = name_lateness(entry, outcome)
-        if outcome in _WANT_OF_CAPACITY:
+        if (outcome := name_lateness(entry, outcome)) in _WANT_OF_CAPACITY:
             self._state.room.band(entry.band).congested_until = now + _CONGESTED_S
         self._refuse(entry.request.request_id, outcome, wait_s, build_grounds(self._state, entry, wait_s))
 

@@ -2,15 +2,20 @@
 
 from service.domain.command import Command, Dispatch, Grounds
 from service.domain.units import WorkerId
+from service.flow.affinity import is_worth_reading, look_up
 from service.flow.band import is_guaranteed
 from service.flow.breaker import may_try, observe_dispatch
 from service.flow.state import FlowState
 from service.flow.waiting import Waiting
-from service.flow.worker import WorkerState
+from service.flow.worker import WorkerState, find_unread_tokens
 
 _LOOKED_AT = 8
 """Workers compared for one request; beyond that many, a random sample. The gain of looking at more than a few is small
 (Mitzenmacher 2001)."""
+
+_READING = 1.0
+"""What a second of a worker's time for reading weighs against a second of waiting: it is taken from all who come
+later. Where a prompt's beginning is known already, it costs less."""
 
 _HARM = 0.1
 """What a second of waiting of somebody who decodes weighs against a second of waiting of the request itself."""
@@ -21,6 +26,10 @@ more than tight ones do (PolyServe, arXiv 2507.17769)."""
 
 _RISK_S = 1.0
 """What it weighs to send somebody who was promised a pace to where much of the time goes to prompts."""
+
+_HOME_S = 0.05
+"""What it is worth to come back to the worker that served the session before, where nothing is known of the prompt's
+beginning: a guess, about the reading time of a prompt of 2,000 tokens."""
 
 _PACE_ROOM, _PACE_ROOM_EXCESS, _CREDIT_KEPT_S = 0.85, 0.6, 0.1
 """Tokens are foreseen to come this much sooner than promised, since requests differ from their mean. Traffic beyond
@@ -47,8 +56,9 @@ def has_permit(state: FlowState, worker: WorkerState, now: float) -> bool:
 
 def foresee_ttft_s(state: FlowState, entry: Waiting, worker: WorkerState) -> float:
     """Median time from dispatch to first token on ``worker``."""
-    prefill = worker.prefill if worker.prefill.samples >= 8 else state.prefill
-    return prefill.predict_s(worker.backlog_tokens + entry.estimate.prompt_tokens)
+    prefill = worker.prefill if worker.prefill.known else state.prefill
+    unread = entry.estimate.prompt_tokens if entry.known is None else find_unread_tokens(entry, worker)
+    return prefill.predict_s(worker.backlog_tokens + unread)
 
 
 def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> float | None:
@@ -60,10 +70,12 @@ def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> f
         return None
     if not _keeps_pace(entry, worker) or not _leaves_time(state, entry, worker, now):
         return None
+    if entry.known_most_bytes and not is_worth_reading(state, entry, worker, now):
+        return None
     ttft_s = foresee_ttft_s(state, entry, worker)
     if worker.backlog_tokens:
-        prefill = worker.prefill if worker.prefill.samples >= 8 else state.prefill
-        behind_s = ttft_s - prefill.predict_s(entry.estimate.prompt_tokens)
+        prefill = worker.prefill if worker.prefill.known else state.prefill
+        behind_s = ttft_s - prefill.predict_s(find_unread_tokens(entry, worker))
         free_s = _BACKLOG_FREE_S if entry.due_at is None else _BACKLOG_SHARE * (entry.due_at - entry.request.arrived_at)
         if behind_s > free_s:
             return None
@@ -74,9 +86,10 @@ def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> f
 
 def _leaves_time(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> bool:
     """Whether the prompts that ``worker`` has to read leave its decoding enough time for one more. If not, time will
-    change that though nothing happens: the moment is noted."""
+    change that though nothing happens: the moment is noted. How fast a worker reads is shown by first tokens; as long
+    as it has shown none, as where all answers come whole, nothing is held back for a guess."""
     guaranteed = is_guaranteed(entry.band)
-    if not worker.decoding:
+    if not worker.decoding or not worker.prefill.known:
         return True
     kept_s = 0.0 if guaranteed else _CREDIT_KEPT_S
     if worker.prefill_credit_s >= kept_s:  # without what it has earned since
@@ -120,6 +133,8 @@ def choose_worker(state: FlowState, entry: Waiting, now: float) -> tuple[WorkerS
     prompts gather where little decodes, and short requests keep away from there by themselves.
     """
     usable = state.ledger.usable
+    if entry.request.prefix:
+        look_up(state, entry)
     if len(usable) == 1:
         only = usable[0]
         ttft_s = None if only.worker_id in entry.failed_on else fits(state, entry, only, now)
@@ -140,7 +155,9 @@ def _best_of(
     state: FlowState, entry: Waiting, workers: list[WorkerState], now: float
 ) -> tuple[WorkerState, float] | None:
     best: tuple[WorkerState, float] | None = None
-    best_key = (0.0, 0.0)
+    best_key, equals = (0.0, 0.0), 1
+    session = entry.request.session
+    home = None if session is None else state.sessions.find(session)
     for worker in workers:
         if worker.worker_id in entry.failed_on:
             continue
@@ -148,13 +165,21 @@ def _best_of(
         if ttft_s is None:
             continue
         load = len(worker.held) / worker.permits
-        own_s = entry.estimate.prompt_tokens * worker.prefill.per_kilotoken_s * 1e-3
+        own_s = find_unread_tokens(entry, worker) * worker.prefill.per_kilotoken_s * 1e-3
         debt_s = max(-worker.prefill_credit_s, 0.0)
         mixed_s = 0.0 if not worker.held or entry.tpot_s in worker.promises else _MIXED_S
         risk_s = 0.0 if entry.tpot_s is None else _RISK_S * max(worker.prefill_ratio - own_s, 0.0)
-        key = (round(ttft_s + _HARM * own_s * worker.decoding + debt_s + mixed_s + risk_s, 3), load)
+        home_s = _HOME_S if worker.cache == home else 0.0
+        key = (
+            round(ttft_s + _HARM * own_s * worker.decoding + _READING * own_s + debt_s + mixed_s + risk_s - home_s, 3),
+            load,
+        )
         if best is None or key < best_key:
-            best, best_key = (worker, ttft_s), key
+            best, best_key, equals = (worker, ttft_s), key, 1
+        elif key == best_key:  # by chance: a worker that fails is soon idle again, and must not be the first each time
+            equals += 1
+            if state.chance.random() * equals < 1.0:
+                best = (worker, ttft_s)
     return best
 
 
@@ -168,6 +193,8 @@ def find_place(
         return choose_worker(state, entry, now)
     if only is None or only.worker_id in entry.failed_on:
         return None
+    if entry.request.prefix:
+        look_up(state, entry)
     ttft_s = fits(state, entry, only, now)
     return None if ttft_s is None else (only, ttft_s)
 
@@ -179,11 +206,18 @@ def send(state: FlowState, entry: Waiting, worker: WorkerState, ttft_s: float, n
         state.room.band(entry.band).charge(entry)
     _keep_floor(state, entry)
     estimate = entry.estimate
+    unread = estimate.prompt_tokens if entry.known is None else find_unread_tokens(entry, worker)
     grounds = Grounds(
         entry.band, estimate.prompt_tokens, estimate.output_tokens, entry.due_at, entry.give_up_at,
         state.room.size, state.ledger.permits, None, ttft_s, len(worker.held), worker.permits,
+        None if entry.known is None else estimate.prompt_tokens - unread,
     )  # fmt: skip
-    state.ledger.grant(entry, worker, entry.estimate.prompt_tokens, ttft_s, now)
+    state.ledger.grant(entry, worker, unread, ttft_s, now)
+    request = entry.request
+    if request.prefix:
+        state.prefixes.remember(request.prefix, worker.cache)
+    if request.session is not None:
+        state.sessions.remember(request.session, worker.cache)
     observe_dispatch(worker.breaker)
     return Dispatch(entry.request.request_id, worker.worker_id, entry.attempt, grounds)
 

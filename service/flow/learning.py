@@ -13,6 +13,10 @@ use it, and what a worker is given follows its own readings."""
 _LESSON_EVERY_S = 0.25
 """As often as answers stand in for readings, which come once a second: each costs a walk over the pool."""
 
+_PROMPT_SHARE = 0.25
+"""A first token within a quarter of the promised time is prompt. A guess: far above a prompt's own reading, far below
+a wait for somebody else's end."""
+
 _TAUGHT, _SAMPLED = 64, 3
 _SCATTER = 0x9E3779B1
 """First tokens of a worker from which each teaches; then one in four keeps the pace fresh, since a busy worker shows
@@ -30,9 +34,23 @@ def learn_first_token(state: FlowState, running: Running, worker: WorkerState, n
     """A first token came: was it foreseen well, and how fast does this worker, and how fast do all, read prompts?"""
     seconds = now - running.permit.granted_at
     state.calibration(running.entry.request.tier).observe(running.ttft_s, seconds)
+    if not worker.limit.found:
+        _widen(state, running, worker, now)
     if worker.prefill.samples < _TAUGHT or not (running.entry.sequence * _SCATTER >> 16) & _SAMPLED:
         worker.prefill.observe(running.ahead_tokens, seconds)
         state.prefill.observe(running.ahead_tokens, seconds)
+
+
+def _widen(state: FlowState, running: Running, worker: WorkerState, now: float) -> None:
+    """A first token, or a whole answer, that came so soon that its request cannot have waited for a slot inside the
+    worker shows that there is room for more."""
+    if 2 * len(worker.held) < worker.permits:
+        return  # far from any need of more
+    entry = running.entry
+    promised_s = 0.0 if entry.due_at is None else entry.due_at - entry.request.arrived_at
+    prompt = now - running.permit.granted_at <= max(_PROMPT_SHARE * promised_s, 2.0 * running.ttft_s)
+    if prompt and not worker.is_stale(now):
+        state.ledger.widen(worker, state.config.requests_per_worker)
 
 
 def learn_answer(
@@ -40,6 +58,12 @@ def learn_answer(
 ) -> None:
     """An answer was served: its size, and its pace."""
     tokens = event.output_tokens
+    if not worker.limit.found and not running.entry.request.stream:
+        _widen(state, running, worker, now)
+    if running.known_ratio > 0.0 and event.cached_tokens is not None and event.prompt_tokens:
+        cached_ratio = event.cached_tokens / event.prompt_tokens
+        worker.trust.observe(running.known_ratio, cached_ratio)
+        state.trust.observe(running.known_ratio, cached_ratio)
     state.estimator.observe(running.entry.request, event.prompt_tokens, tokens)
     waste.observe(tokens or 0, 0.0, now)
     if running.first_token_at is None or tokens is None or tokens < _SHORT_TOKENS:
@@ -55,3 +79,9 @@ def learn_answer(
         worker.pace.observe(side_by_side, tpot_s)
         worker.limit.observe(None, side_by_side, side_by_side, 0.0, running.entry.tpot_s, worker.pace)
         state.ledger.sort_out(state.config.requests_per_worker)
+
+
+def learn_cut(state: FlowState, event: PermitEnded, running: Running) -> None:
+    """An answer ended before it was complete: it would have been longer than what is known to have come."""
+    if event.output_tokens:
+        state.estimator.observe_cut(running.entry.request, event.output_tokens)

@@ -8,20 +8,23 @@ from service.domain.units import RequestId, WorkerId
 from service.flow.band import is_guaranteed
 from service.flow.limit import FIRST_LIMIT, WorkerLimit
 from service.flow.pace import DecodePace
+from service.flow.prefix import CacheTrust
 from service.flow.waiting import Waiting
-from service.flow.worker import WorkerState
+from service.flow.worker import WorkerState, find_known_ratio
 
 
 @dataclass(slots=True)
 class Running:
     """One request on a worker. ``ahead_tokens`` are the uncached prompt tokens, its own among them, that the worker had
-    to read before its first token; ``ttft_s`` is when that was foreseen, from dispatch."""
+    to read before its first token; ``ttft_s`` is when that was foreseen, from dispatch;
+    ``known_ratio`` is the part of the prompt that the worker's prefix cache should hold."""
 
     entry: Waiting
     permit: Permit
     tokens: int
     ahead_tokens: int
     ttft_s: float
+    known_ratio: float = 0.0
     first_token_at: float | None = None
     revoked: bool = False
 
@@ -36,6 +39,7 @@ class PermitLedger:
         self.workers: dict[WorkerId, WorkerState] = {}
         self.running: dict[RequestId, Running] = {}
         self._common = DecodePace()
+        self._caches = 0
         self.usable: list[WorkerState] = []
         self.permits = 0
         """How many requests all usable workers can carry together."""
@@ -59,14 +63,21 @@ class PermitLedger:
         if worker is None:
             worker = WorkerState(worker_id, common=self._common, limit=WorkerLimit(permits))
             self.workers[worker_id] = worker
+            self.forget_cache(worker)
         worker.listed = True
 
     def leave(self, worker_id: WorkerId) -> None:
         """Take a worker off the list; it is remembered until it is empty."""
         worker = self.worker(worker_id)
         worker.listed = worker.healthy = False
+        self.forget_cache(worker)
         if not worker.held:
             del self.workers[worker_id]
+
+    def forget_cache(self, worker: WorkerState) -> None:
+        """The prefix cache of ``worker`` is empty, or another."""
+        self._caches += 1
+        worker.cache, worker.trust = self._caches, CacheTrust()
 
     def sort_out(self, cap: int) -> None:
         """Find anew who is usable, each for at most ``cap`` requests; to be called after each change of a worker or of
@@ -77,6 +88,13 @@ class PermitLedger:
         self.permits = sum([worker.permits for worker in usable])
         self.mean_permits = max(self.permits / max(len(usable), 1), 1.0)
 
+    def widen(self, worker: WorkerState, cap: int) -> None:
+        """One permit more for ``worker``, if it needs and may have it."""
+        usable = worker.healthy and not worker.draining
+        if usable and worker.permits < cap and worker.limit.widen(len(worker.held)):
+            worker.permits += 1
+            self.permits += 1
+
     def grant(self, entry: Waiting, worker: WorkerState, tokens: int, ttft_s: float, now: float) -> Permit:
         """Let the request of ``entry`` occupy ``worker``, which has ``tokens`` of its prompt still to read."""
         request = entry.request
@@ -85,10 +103,13 @@ class PermitLedger:
         permit = Permit(request.request_id, worker.worker_id, now, entry.attempt)
         worker.backlog_tokens += tokens
         worker.spend_credit(tokens, now)
-        self.running[request.request_id] = Running(entry, permit, tokens, worker.backlog_tokens, ttft_s)
+        running = Running(entry, permit, tokens, worker.backlog_tokens, ttft_s)
+        if entry.known is not None:
+            running.known_ratio = find_known_ratio(entry, worker)
+        self.running[request.request_id] = running
         worker.held[request.request_id] = None
         if not request.stream:  # nobody will see its first token: it counts as decoding from the start
-            self.start_decoding(self.running[request.request_id], now)
+            self.start_decoding(running, now)
         worker.promise(entry.tpot_s, 1)
         if not is_guaranteed(entry.band) and not entry.revoked:
             self.sheddable[request.request_id] = None
@@ -98,6 +119,13 @@ class PermitLedger:
         """It is being taken back: nobody takes it back a second time."""
         running.revoked = True
         self.sheddable.pop(running.permit.request_id, None)
+
+    def take_all_back(self, worker: WorkerState) -> list[RequestId]:
+        """What ``worker`` holds is being taken back, but for what already is."""
+        taken_back = [running for name in worker.held if not (running := self.running[name]).revoked]
+        for running in taken_back:
+            self.mark_revoked(running)
+        return [running.permit.request_id for running in taken_back]
 
     def start_decoding(self, running: Running, now: float) -> WorkerState:
         """The first token of ``running`` has come."""

@@ -35,8 +35,9 @@ class WorkerLimit:
     Two bounds are found. *Slots*: how many requests the engine runs side by side at all (vLLM's ``max_num_seqs``,
     which it does not tell): when some wait inside it reading after reading, those that run are all it can. And
     *pace*: the largest batch at which a token still comes within ``_ROOM`` of the tightest target in use.
-    The limit doubles with each reading until one of the two is met (slow start), then follows them; the slots are
-    tried again now and then.
+    Until one of the two is met the limit doubles with each reading, and grows by one with each first token that came
+    promptly (TCP's slow start, RFC 5681, 3.1: a request that waited for a slot would be late); then it follows them,
+    and the slots are tried again now and then.
 
     The search begins with the first reading that tells how many requests run and wait. Before that there is no limit
     but the operator's: a worker that tells nothing would never show that it could carry more.
@@ -65,6 +66,13 @@ class WorkerLimit:
         """The worker spoke: from its first word on a limit is searched, beginning with what it holds already."""
         if self._first is not None and load.running_requests is not None and load.waiting_requests is not None:
             self.limit, self._first = min(self.limit, max(self._first, held)), None
+
+    def widen(self, held: int) -> bool:
+        """A first token came promptly while so many were held: whether there is one permit more for it."""
+        if self._found or self._first is not None or held < _SATURATED * self.limit:
+            return False
+        self.limit += 1
+        return True
 
     def observe(
         self,

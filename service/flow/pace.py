@@ -74,6 +74,7 @@ class DecodePace:
 
 _FORGETTING = 0.99
 _SPREAD_MAX = 1e4
+_KNOWN_SAMPLES = 8
 
 
 class PrefillPace:
@@ -94,6 +95,11 @@ class PrefillPace:
         self.per_kilotoken_s = 0.05
         self.samples = 0
         self._p00, self._p01, self._p11 = 1.0, 0.0, 1.0
+
+    @property
+    def known(self) -> bool:
+        """Whether enough first tokens were seen to build on."""
+        return self.samples >= _KNOWN_SAMPLES
 
     def predict_s(self, tokens: float) -> float:
         """Expected time to first token behind and with ``tokens`` uncached prompt tokens."""

@@ -14,24 +14,28 @@ _STALE_DEADLINES = 64
 only has to be large enough that a short queue is not swept at every step."""
 
 Line = OrderedDict[RequestId, Waiting]
-"""Requests that exactly the same workers may serve, in the order they came: if the first must wait, so must all."""
+"""Requests of one band that exactly the same workers may serve, in the order they came: if the first must wait, so must
+all."""
+
+Where = tuple[int, frozenset[WorkerId]]
+"""A band, and workers."""
 
 
 class WaitingRoom:
     """Add and remove are O(log n), the next of a band and the first of a line O(1) amortised, expiry O(log n).
 
-    Requests that not every worker may serve stand in lines of their own: one per worker they are pinned to, one per
-    set of workers they failed on. So they hold up nobody, and no step looks at more than the first of a line.
+    Requests that not every worker may serve stand in lines of their own: by band, one per worker they are pinned to,
+    one per set of workers they failed on. So they hold up nobody, and no step looks at more than the first of a line.
 
-    Trade-offs: choosy lines go first, whatever their band; they are few.
+    Trade-offs: choosy lines go first, the dearest before the others; they are few.
     """
 
     def __init__(self) -> None:
         self._entries: dict[RequestId, Waiting] = {}
         self._bands: dict[int, BandQueue] = {}
         self._order: list[int] = []
-        self._pinned: dict[WorkerId, Line] = {}
-        self._returned: dict[frozenset[WorkerId], Line] = {}
+        self._pinned: dict[Where, Line] = {}
+        self._returned: dict[Where, Line] = {}
         self._deadlines: list[tuple[float, int, RequestId]] = []
         self.choosy = 0
         """How many of them stand in lines of their own."""
@@ -94,6 +98,10 @@ class WaitingRoom:
             if queue.size:
                 yield band, queue
 
+    def is_dearest(self, band: int) -> bool:
+        """Whether nobody waits in a band as dear as this one: then what is free is its own to take."""
+        return not self.size or band < next(self.bands(), (band + 1, None))[0]
+
     def displaceable(self, beyond: int) -> tuple[int, int]:
         """Requests and prompt tokens that wait in bands from ``beyond`` on."""
         queues = [queue for band, queue in self._bands.items() if band >= beyond]
@@ -115,13 +123,16 @@ class WaitingRoom:
 
     def lines(self) -> Sequence[Line]:
         """Lines of choosy requests."""
-        return (*self._pinned.values(), *self._returned.values())
+        return [lines[where] for lines in (self._pinned, self._returned) for where in sorted(lines, key=_band_of)]
 
     def lines_for(self, worker_id: WorkerId) -> Sequence[Line]:
         """The lines whose requests ``worker_id`` may serve, in the order in which they are to be tried."""
-        pinned = self._pinned.get(worker_id)
-        returned = [line for failed_on, line in self._returned.items() if worker_id not in failed_on]
-        return tuple(returned) if pinned is None else (pinned, *returned)
+        pinned = [where for where in self._pinned if worker_id in where[1]]
+        returned = [where for where in self._returned if worker_id not in where[1]]
+        return [
+            *[self._pinned[where] for where in sorted(pinned, key=_band_of)],
+            *[self._returned[where] for where in sorted(returned, key=_band_of)],
+        ]
 
     def next_deadline_at(self) -> float | None:
         """When the next waiting request gives up; ``None`` when nobody waits. Forgets those that left."""
@@ -143,12 +154,18 @@ class WaitingRoom:
         return expired
 
     def _line_of(self, entry: Waiting) -> Line:
-        if entry.request.pinned_to is not None:
-            return self._pinned.setdefault(entry.request.pinned_to, OrderedDict())
-        return self._returned.setdefault(entry.failed_on, OrderedDict())
+        lines, where = self._find_line(entry)
+        return lines.setdefault(where, OrderedDict())
 
     def _forget_line(self, entry: Waiting) -> None:
+        lines, where = self._find_line(entry)
+        del lines[where]
+
+    def _find_line(self, entry: Waiting) -> tuple[dict[Where, Line], Where]:
         if entry.request.pinned_to is not None:
-            del self._pinned[entry.request.pinned_to]
-        else:
-            del self._returned[entry.failed_on]
+            return self._pinned, (entry.band, frozenset((entry.request.pinned_to,)))
+        return self._returned, (entry.band, entry.failed_on)
+
+
+def _band_of(where: Where) -> int:
+    return where[0]

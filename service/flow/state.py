@@ -12,6 +12,7 @@ from service.flow.estimator import Estimator
 from service.flow.ledger import PermitLedger
 from service.flow.offered import OfferedWork
 from service.flow.pace import PrefillPace
+from service.flow.prefix import CacheTrust, PrefixTable, SessionTable
 from service.flow.queue import WaitingRoom
 from service.flow.retry import RetryBudget
 
@@ -21,7 +22,8 @@ _ADMISSION_LEVEL = 0.95
 
 @dataclass(slots=True)
 class FlowState:
-    """One gateway's memory. ``prefill`` is learned over all workers; each worker has its own beside it."""
+    """One gateway's memory. ``prefill`` and ``trust`` are learned over all workers; each worker has its own beside
+    them."""
 
     config: FlowConfig
     chance: Chance
@@ -31,6 +33,9 @@ class FlowState:
     estimator: Estimator = field(default_factory=Estimator)
     offered: OfferedWork = field(default_factory=OfferedWork)
     prefill: PrefillPace = field(default_factory=PrefillPace)
+    prefixes: PrefixTable = field(default_factory=PrefixTable)
+    sessions: SessionTable = field(default_factory=SessionTable)
+    trust: CacheTrust = field(default_factory=CacheTrust)
     buckets: dict[TenantId, ContractBucket] = field(default_factory=dict)
     calibrations: dict[TierName, Quantile] = field(default_factory=dict)
     alarms: Alarms = field(default_factory=Alarms)

@@ -1,5 +1,6 @@
 """One request that waits, with everything that decides its place in the queue."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from service.domain.estimate import Estimate
@@ -18,6 +19,8 @@ class Waiting:
     by an idle worker. ``give_up_at`` is the latest moment at which it may still be dispatched. ``hold_s`` is how long
     it will occupy a permit, ``work_s`` what it costs in worker-seconds. ``failed_on`` are workers it must not be sent
     to again; ``tpot_s`` is the time per token it was promised; ``revoked`` counts how often it was taken back.
+    ``known`` says how many bytes of its prompt each cache (``flow.prefix``) held when a place was last looked for,
+    ``known_most_bytes`` how many the best of those that can be used.
     """
 
     request: Request
@@ -33,6 +36,8 @@ class Waiting:
     failed_on: frozenset[WorkerId] = NOWHERE
     revoked: int = 0
     gone: bool = False
+    known: Mapping[int, int] | None = None
+    known_most_bytes: int = 0
 
     def renew(self, sequence: int, attempt: int, failed_on: frozenset[WorkerId], revoked: int) -> "Waiting":
         """The entry under which it waits again after it came back from a worker, with all the patience it has left; the

@@ -7,6 +7,8 @@ from service.domain.units import RequestId, WorkerId
 from service.flow.breaker import BreakerState
 from service.flow.limit import WorkerLimit
 from service.flow.pace import DecodePace, PrefillPace
+from service.flow.prefix import CacheTrust
+from service.flow.waiting import Waiting
 
 STALE_AFTER_S = 3.0
 """A reading older than this counts for less: predictions are widened and nothing beyond contracts is sent."""
@@ -24,7 +26,8 @@ class WorkerState:
     """One worker. ``held`` are the requests on it, in order of dispatch; ``backlog_tokens`` the uncached prompt tokens
     sent to it whose first token has not come; ``decoding`` how many have theirs. ``common`` is
     the pace of all workers of the pool, shared between them. ``permits`` is how many requests it may hold: its limit,
-    within the operator's cap."""
+    within the operator's cap. ``cache`` is the number of its prefix cache (``flow.prefix``), another after each start.
+    """
 
     worker_id: WorkerId
     healthy: bool = False
@@ -48,6 +51,8 @@ class WorkerState:
     _credit_at: float = 0.0
     _was_prefilling: bool = False
     next_lesson_at: float = 0.0
+    cache: int = 0
+    trust: CacheTrust = field(default_factory=CacheTrust)
     _peak: int = 0
     _area: float = 0.0
     _area_at: float | None = None
@@ -125,6 +130,11 @@ class WorkerState:
             return  # it tells of another time: nothing is granted because of it
         self.limit.observe(load, batch, peak, self.prefilling_s, target_s, self.read_pace())
 
+    def has_restarted(self, load: WorkerLoad) -> bool:
+        """Whether ``load``, which has not been taken in yet, tells of another start than the last reading."""
+        before = None if self.load is None else self.load.generation_tokens
+        return before is not None and load.generation_tokens is not None and load.generation_tokens < before
+
     def _share_prefill(self, target_s: float | None) -> None:
         """How much of the time prompts may take, so that a token of those decoding now still comes in time: a step's
         time per token is t / (1 - share), so share = 1 - t / target."""
@@ -154,6 +164,21 @@ class WorkerState:
     def is_stale(self, now: float) -> bool:
         """Whether its own word is too old to build on; a worker that never spoke is not stale, only unknown."""
         return self.load is not None and self.load.age_s(now) > STALE_AFTER_S
+
+
+def find_unread_tokens(entry: Waiting, worker: WorkerState) -> int:
+    """Prompt tokens that ``worker`` would have to read for ``entry``: what its prefix cache does not hold."""
+    tokens = entry.estimate.prompt_tokens
+    if entry.known is None:
+        return tokens
+    known_ratio = find_known_ratio(entry, worker)
+    return max(int(tokens * (1.0 - known_ratio * worker.trust.ratio)), 1)
+
+
+def find_known_ratio(entry: Waiting, worker: WorkerState) -> float:
+    """The part of the prompt whose beginning ``worker`` has read before, 0..1."""
+    known = entry.known
+    return min(known.get(worker.cache, 0) / max(entry.request.prompt_bytes, 1), 1.0) if known else 0.0
 
 
 def _grown(before: int | None, after: int | None) -> int | None:

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterable
 
 from service.domain.tenant import Tenant
+from service.domain.value import value
 
 KEY_PREFIX = "sk-sluice-"
 
@@ -28,14 +29,31 @@ class MemoryDirectory:
 
     def __init__(self, keys: Iterable[tuple[bytes, Tenant]] = ()) -> None:
         self._tenants = dict(keys)
+        self.generation = 0
 
     def replace(self, keys: Iterable[tuple[bytes, Tenant]]) -> None:
         """Take another set of keys at once, as at reload."""
         self._tenants = dict(keys)
+        self.generation += 1
 
     def find(self, key: bytes) -> Tenant | None:
         """The tenant of ``key``, or ``None``."""
         return self._tenants.get(hashlib.sha256(key).digest())
+
+
+@value
+class Known:
+    """Who the last request on a connection was from, by which words. A client says the same with each of its requests,
+    and its last is kept with the connection anyway; looking a key up takes 2 us, comparing 0.1."""
+
+    authorization: bytes | None
+    api_key: bytes | None
+    tenant: Tenant
+    generation: int
+
+    def is_still_true(self, authorization: bytes | None, api_key: bytes | None, generation: int) -> bool:
+        """Whether the same words still mean the same tenant."""
+        return self.generation == generation and self.authorization == authorization and self.api_key == api_key
 
 
 def read_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
@@ -44,14 +62,14 @@ def read_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     ``Authorization: Bearer KEY`` (scheme in any case) or ``x-api-key: KEY``; if both come they must agree.
     """
     found: bytes | None = None
-    for name, value in headers:
+    for name, said in headers:
         if name == b"authorization":
-            scheme, _, key = value.partition(b" ")
+            scheme, _, key = said.partition(b" ")
             if scheme.lower() != b"bearer":
                 return None
             key = key.strip()
         elif name == b"x-api-key":
-            key = value.strip()
+            key = said.strip()
         else:
             continue
         if not key or (found is not None and not hmac.compare_digest(found, key)):

@@ -14,6 +14,7 @@ from service.gateway.exchange import ByteBudget, Exchange
 from service.gateway.responses import render_retry
 from service.runtime.advice import compute_retry_after_s
 from service.runtime.outbox import Outbox
+from service.runtime.turnstile import PIECE_BYTES, Turnstile
 
 
 class CorridorEntry(Protocol):
@@ -68,6 +69,7 @@ class ClientConnection(HttpToolsProtocol):
         corridor: CorridorEntry,
         loop: asyncio.AbstractEventLoop,
         outbox: Outbox,
+        turnstile: Turnstile,
     ) -> None:
         super().__init__(config, server_state, {}, _loop=loop)
         self._edge = edge
@@ -75,6 +77,7 @@ class ClientConnection(HttpToolsProtocol):
         self._reserve = reserve
         self._corridor = corridor
         self._outbox = outbox
+        self._turnstile = turnstile
         self._over_limit = False
         self._due_at: float | None = None
         self._head_bytes = 0
@@ -83,6 +86,7 @@ class ClientConnection(HttpToolsProtocol):
         self._in_body = False
         self._upgrading = False
         self._held = False
+        self._in_line = False
         self._serving: Any = None  # what is answered now, if others were pipelined behind it
         self._stalled_at: float | None = None  # since when the client reads nothing, or not the last of its answers
 
@@ -203,6 +207,18 @@ class ClientConnection(HttpToolsProtocol):
             self._held = True
             self._due_at = None
             self.flow.pause_reading()
+
+    def _await_turn(self) -> None:
+        """A large body comes: the rest is read when others have had their turn."""
+        if not self._in_line and not self.transport.is_closing():
+            self._in_line = True
+            self.transport.pause_reading()
+            self._turnstile.enter(PIECE_BYTES, self._read_on)
+
+    def _read_on(self) -> None:
+        self._in_line = False
+        if not self.flow.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def _go_on(self) -> None:
         """Serve what was pipelined, or wait for the next request; the subclass knows how."""

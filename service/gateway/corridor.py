@@ -6,17 +6,19 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from zlib import crc32
 
 from service.domain.outcome import Outcome
 from service.domain.request import Request
 from service.domain.tenant import Tenant
 from service.domain.units import RequestId, WorkerId
-from service.gateway.auth import read_key
+from service.gateway.auth import Known, read_key
 from service.gateway.cors import CorsPolicy
 from service.gateway.exchange import Exchange
 from service.gateway.headers import is_sane_id, read_deadline_s, render_outbound
 from service.gateway.members import PeekError
 from service.gateway.peek import Peeked, peek
+from service.gateway.prefix import LEAST_BYTES, find_marks
 from service.gateway.promises import CorridorConfig
 from service.gateway.refusal import Failing, Refused, check_body
 from service.gateway.responses import OPENAI, SUSPENDED, telling_of
@@ -42,7 +44,7 @@ class Corridor:
         self._cors = cors
         self._stored = StoredResponses()
         self._now = road.clock.now
-        self._prefix = secrets.token_hex(4)
+        self._prefix = secrets.token_hex(4) + "-"
         self._count = 0
         self._salts: dict[str, bytes] = {}
         self.note_alias: Callable[[bytes, RequestId], None] | None = None
@@ -59,10 +61,9 @@ class Corridor:
 
     def find_route(self, method: bytes, raw_path: bytes) -> Route | None:
         """The route of an inference path; ``None`` for all others."""
-        if method == b"POST":
-            route = ROUTES.get(raw_path)
-            if route is not None:
-                return route
+        route = ROUTES.get(raw_path)
+        if route is not None and method == b"POST":
+            return route
         path = raw_path.partition(b"?")[0]
         if method == b"POST" and path in ROUTES:
             return ROUTES[path]
@@ -131,7 +132,7 @@ class Corridor:
 
     def _open(self, exchange: Exchange) -> Settlement:
         self._count += 1
-        request_id = RequestId(f"{self._prefix}-{self._count:08x}")
+        request_id = RequestId(f"{self._prefix}{self._count}")
         exchange.settlement = settlement = Settlement(request_id, exchange.route.kind, self._now())
         return settlement
 
@@ -143,7 +144,7 @@ class Corridor:
             check_body(exchange)
         body = exchange.body
         settlement.prompt_bytes = len(body)
-        extra = self._salt_of(tenant) if route.salted else b""
+        extra = (self._salts.get(tenant.tenant_id) or self._salt_of(tenant)) if route.salted else b""
         response_id = ""
         if route.names_response:
             response_id = "resp_" + secrets.token_hex(16)
@@ -182,6 +183,7 @@ class Corridor:
             settlement.arrived_at + budget_s,
             session,
             pinned_to,
+            find_marks(peeked.fields, crc32(tenant.tenant_id.encode())) if len(body) >= LEAST_BYTES else (),
             hinted=hinted,
         )
         exchange.body = b""  # from here on it lives in the parts, as long as a worker may need it
@@ -223,17 +225,18 @@ class Corridor:
         journey.start()
 
     def _authenticate(self, exchange: Exchange, settlement: Settlement) -> Tenant:
-        named = exchange.named
-        header = named.get(b"authorization")
-        if header is not None and header[:7] == b"Bearer " and len(named) == len(exchange.headers):
-            key: bytes | None = header[7:].strip()  # the common case; read_key knows the others
-            if b"x-api-key" in named:
-                key = read_key(exchange.headers)
+        named, known, generation = exchange.named, exchange.known, self._directory.generation
+        said, also = named.get(b"authorization"), named.get(b"x-api-key")
+        alone = len(named) == len(exchange.headers)  # else there may be two stories
+        if alone and known is not None and known.is_still_true(said, also, generation):
+            tenant = known.tenant
         else:
             key = read_key(exchange.headers)
-        tenant = None if key is None else self._directory.find(key)
-        if tenant is None:
-            raise Refused(Outcome.UNAUTHENTICATED)
+            found = None if key is None else self._directory.find(key)
+            if found is None:
+                raise Refused(Outcome.UNAUTHENTICATED)
+            tenant = found
+            exchange.known = Known(said, also, tenant, generation) if alone else None
         settlement.tenant_id = tenant.tenant_id
         settlement.tier = tenant.tier
         if tenant.suspended:
@@ -277,17 +280,16 @@ class Corridor:
             settlement.client_request_id = theirs.decode("latin-1")
             if self.note_alias is not None:
                 self.note_alias(theirs, settlement.request_id)
-        lines = b"x-request-id: %b\r\n" % theirs
-        if tier is not None:
-            lines += b"x-sluice-tier: %b\r\n" % tier.encode()
+        if tier is None:
+            lines = b"x-request-id: %b\r\n" % theirs
+        else:
+            lines = b"x-request-id: %b\r\nx-sluice-tier: %b\r\n" % (theirs, tier.encode())
         if b"origin" in named:
             lines += self._cors.headers_for(named[b"origin"])
         return lines
 
     def _salt_of(self, tenant: Tenant) -> bytes:
         """Members put in front of every body: the tenant's own salt of the prefix cache."""
-        salt = self._salts.get(tenant.tenant_id)
-        if salt is None:
-            digest = hashlib.blake2b(tenant.tenant_id.encode(), key=self.config.salt[:64], digest_size=16).hexdigest()
-            salt = self._salts[tenant.tenant_id] = b'"cache_salt":"%b",' % digest.encode()
+        digest = hashlib.blake2b(tenant.tenant_id.encode(), key=self.config.salt[:64], digest_size=16).hexdigest()
+        salt = self._salts[tenant.tenant_id] = b'"cache_salt":"%b",' % digest.encode()
         return salt

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from service.gateway.auth import Known
 from service.gateway.edge import LINGER_S
 from service.runtime.account import Settlement
 from service.runtime.outbox import Outbox
@@ -67,41 +68,30 @@ class Exchange:
     Takes the place of uvicorn's cycle for corridor paths: no coroutine, no task and no event per request, no check
     of headers that we render ourselves. ``body_fault`` is why the body was not kept: ``too_large``, ``budget``,
     ``framing``, or ``ours`` for a fault of our own code. ``announced``: its body is large or of unknown size, so the
-    corridor hears of it before it comes.
+    corridor hears of it before it comes. ``in_line``: a large body is complete and waits for its turn. Defaults live
+    in the class, since most requests set few of them: made anew for each they were half of what one takes to build.
     """
 
-    __slots__ = (
-        "_chunked",
-        "_flow",
-        "_on_response",
-        "_outbox",
-        "_taken",
-        "_transport",
-        "_unsent_head",
-        "announced",
-        "body",
-        "body_fault",
-        "body_limit",
-        "budget",
-        "disconnected",
-        "expects_continue",
-        "headers",
-        "http_10",
-        "keep_alive",
-        "listener",
-        "method",
-        "more_body",
-        "named",
-        "over_limit",
-        "query",
-        "raw_path",
-        "response_complete",
-        "response_started",
-        "route",
-        "settlement",
-    )  # fmt: skip
-
     message_event = _Nobody()
+    _chunked = False
+    _taken = 0
+    _unsent_head = b""  # waits for the first piece of the body, so that both leave in one system call
+    announced = False
+    body: bytes | bytearray = b""
+    body_fault: str | None = None
+    body_limit = 0
+    budget: ByteBudget | None = None
+    disconnected = False
+    expects_continue = False
+    http_10 = False
+    in_line = False
+    known: Known | None = None
+    listener: ClientListener | None = None
+    more_body = True
+    over_limit = False
+    response_complete = False
+    response_started = False
+    settlement: Settlement | None = None
 
     def __init__(
         self,
@@ -113,7 +103,6 @@ class Exchange:
         headers: list[tuple[bytes, bytes]],
         route: Any,  # noqa: ANN401 - service.gateway.routes.Route, which imports the dialects
         keep_alive: bool,
-        http_10: bool,
         on_response: Callable[[], None],
         outbox: Outbox,
     ) -> None:
@@ -121,10 +110,6 @@ class Exchange:
         self._transport = transport
         self._flow = flow
         self._on_response = on_response
-        self._chunked = False
-        self._unsent_head = b""  # waits for the first piece of the body, so that both leave in one system call
-        self.budget: ByteBudget | None = None
-        self._taken = 0
         self.method = method
         self.raw_path = raw_path
         self.query = query
@@ -132,19 +117,6 @@ class Exchange:
         self.named = dict(headers)
         self.route = route
         self.keep_alive = keep_alive
-        self.http_10 = http_10
-        self.body: bytes | bytearray = b""
-        self.body_limit = 0
-        self.body_fault: str | None = None
-        self.more_body = True
-        self.announced = False
-        self.expects_continue = False
-        self.over_limit = False
-        self.disconnected = False
-        self.response_started = False
-        self.response_complete = False
-        self.listener: ClientListener | None = None
-        self.settlement: Settlement | None = None
 
     # ---------------------------------------------------------------- the response
 
@@ -160,8 +132,8 @@ class Exchange:
 
     @property
     def arriving(self) -> bool:
-        """Its body has not come to its end, and it was not answered."""
-        return self.more_body and not self.response_started and not self.disconnected
+        """Its body has not come to its end or was not looked at, and it was not answered."""
+        return (self.more_body or self.in_line) and not self.response_started and not self.disconnected
 
     def begin(self, status: int, headers: bytes, length: int | None) -> None:
         """Prepare status line and headers; they are sent with the first piece of the body, or by ``finish``."""
@@ -169,6 +141,9 @@ class Exchange:
         if self.more_body:  # the rest of the body will not be read
             self.keep_alive = False
         if length is not None:
+            if self.keep_alive:
+                self._unsent_head = STATUS_LINE[status] + headers + b"content-length: %d\r\n\r\n" % length
+                return
             framing = b"content-length: %d\r\n" % length
         elif not self.http_10:
             self._chunked = True

@@ -15,6 +15,7 @@ _DEPTH_MAX = 64
 _MEMBER = re.compile(rb'[ \t\r\n]*,?[ \t\r\n]*"((?:[^"\\]++|\\.)*+)"[ \t\r\n]*:[ \t\r\n]*')
 _END = re.compile(rb"[ \t\r\n]*\}[ \t\r\n]*")
 _SPACE = b" \t\r\n"
+_BLANK = 32
 _RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _BRACKET = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
 _SLICE = 1 << 16
@@ -60,9 +61,10 @@ def split_members(body: bytes | bytearray) -> dict[str, msgspec.Raw]:
         raise PeekError("The body must be a JSON object.") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise PeekError(_explain(body, error)) from None
-    compact = 1 + 4 * len(fields) + sum(map(len, fields)) + sum(map(len, fields.values()))
-    if compact != len(body) and not _is_spaced(body, fields):
-        _check_members(body, fields)
+    if body[body.find(b":") + 1] != _BLANK or not _is_spaced(body, fields):
+        compact = 1 + 4 * len(fields) + sum(map(len, fields)) + sum(map(len, fields.values()))
+        if compact != len(body):
+            _check_members(body, fields)
     if not body.isascii():
         _check_utf8(body)
     return fields
@@ -106,12 +108,14 @@ def _explain(body: bytes | bytearray, error: Exception) -> str:
     return f"The body is not valid JSON: {error}."
 
 
-_TOKENS: dict[str, bytes] = {}
-"""Keys as Python's encoder writes them: the first few short ones that come, since a client's text is not kept."""
+_TOKENS: dict[str, tuple[bytes, int]] = {}
+"""Keys as Python's encoder writes them, with the bytes they take beside their value: the first few short ones that
+come, since a client's text is not kept."""
 
 
-def _render_token(key: str) -> bytes:
-    token = json.dumps(key).encode() + b": "
+def _render_token(key: str) -> tuple[bytes, int]:
+    rendered = json.dumps(key).encode() + b": "
+    token = rendered, len(rendered) + 2
     if len(key) <= 64 and len(_TOKENS) < 256:
         _TOKENS[key] = token
     return token
@@ -121,10 +125,10 @@ def _is_spaced(body: bytes | bytearray, fields: Mapping[str, msgspec.Raw]) -> bo
     """Whether ``body`` is exactly its members one after the other as Python's encoder spaces them: ``"k": v, ``."""
     position = 1
     for key, raw in fields.items():
-        token = _TOKENS.get(key) or _render_token(key)
+        token, size = _TOKENS.get(key) or _render_token(key)
         if not body.startswith(token, position):
             return False
-        position += len(token) + len(raw) + 2
+        position += size + len(raw)
     return position - 1 == len(body)
 
 

@@ -21,12 +21,14 @@ _STRIPPED = frozenset(
 """Fields that steer the engine or the transport: they are ours to set, never the client's."""
 _INT64_MAX = 2**63 - 1
 _VALUE = msgspec.json.Decoder()
+_NAME = msgspec.json.Decoder(str)
 _BOM = b"\xef\xbb\xbf"
 
 
 @value
 class Peeked:
-    """What was read. ``parts`` is the body for the worker; ``strip_usage``: usage was asked for on our own account."""
+    """What was read. ``parts`` is the body for the worker; ``strip_usage``: usage was asked for on our own account;
+    ``fields`` are the members as the client sent them."""
 
     model: str
     stream: bool
@@ -35,6 +37,7 @@ class Peeked:
     previous_response_id: str | None
     strip_usage: bool
     parts: Sequence[bytes | memoryview]
+    fields: Mapping[str, msgspec.Raw]
     store: bool = True
 
 
@@ -60,12 +63,15 @@ def peek(
             raise
         body = body[3:]  # the worker would skip it too
         fields = split_members(body)
-    model = _string(fields, "model")
+    try:
+        model: str | None = _NAME.decode(fields["model"])
+    except (KeyError, msgspec.MsgspecError, UnicodeDecodeError):  # the exception, which needs a second look
+        model = _string(fields, "model")
     if model is None:
         if model_required:
             raise PeekError("The field 'model' is missing: name one of the models listed by GET /v1/models.", "model")
         model = ""
-    stream = _boolean(fields, "stream")
+    stream = "stream" in fields and _boolean(fields, "stream")
     bound = _bound(fields, bounds)
     strip_usage = False
     if stream and usage_on_request:
@@ -99,8 +105,10 @@ def _peeked(
     tier = _string(fields, "service_tier") if "service_tier" in fields else None
     previous = _string(fields, "previous_response_id") if "previous_response_id" in fields else None
     if "store" in fields:  # whatever else stands there is the worker's to refuse
-        return Peeked(model, stream, bound, tier, previous, strip_usage, parts, bytes(fields["store"]) != b"false")
-    return Peeked(model, stream, bound, tier, previous, strip_usage, parts)
+        return Peeked(
+            model, stream, bound, tier, previous, strip_usage, parts, fields, bytes(fields["store"]) != b"false"
+        )
+    return Peeked(model, stream, bound, tier, previous, strip_usage, parts, fields)
 
 
 def _splice(body: bytes | bytearray, extra: bytes, empty: bool) -> Sequence[bytes | memoryview]:
@@ -142,12 +150,10 @@ def _value(fields: Mapping[str, msgspec.Raw], name: str) -> Any:  # noqa: ANN401
 
 
 def _string(fields: Mapping[str, msgspec.Raw], name: str) -> str | None:
-    if name not in fields:
-        return None
     value = _value(fields, name)
-    if value is not None and not isinstance(value, str):
-        raise PeekError(f"The field {name!r} must be a string.", name)
-    return value
+    if value is None or isinstance(value, str):
+        return value
+    raise PeekError(f"The field {name!r} must be a string.", name)
 
 
 def _boolean(fields: Mapping[str, msgspec.Raw], name: str) -> bool:

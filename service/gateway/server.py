@@ -2,6 +2,7 @@
 for an exchange of their own, all others go the ordinary ASGI way."""
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -16,11 +17,15 @@ from service.gateway.exchange import ByteBudget, Exchange
 from service.gateway.target import build_scope, strip_authority
 from service.runtime.guard import contain
 from service.runtime.outbox import Outbox
+from service.runtime.turnstile import PIECE_BYTES, Turnstile
 
 __all__ = ["CorridorEntry", "EdgeConfig", "EdgeProtocol", "build_protocol_factory"]
 
 
 _UPGRADE = frozenset((b"upgrade", b"http2-settings"))
+
+_MUCH_BYTES = 64 * 1024
+"""One read of so much: the socket holds more, and would be read until it is empty."""
 
 
 class EdgeProtocol(ClientConnection):
@@ -44,9 +49,12 @@ class EdgeProtocol(ClientConnection):
         if self._in_head:
             if self._head_bytes:
                 self._mid_head()
-        elif not self._in_body:
-            self._in_body = True
-            self._due_at = self.loop.time() + self._edge.body_timeout_s
+        else:
+            if not self._in_body:
+                self._in_body = True
+                self._due_at = self.loop.time() + self._edge.body_timeout_s
+            if len(data) >= _MUCH_BYTES:
+                self._await_turn()
 
     def _mid_head(self) -> None:
         """A part of a head has come: the rest must come in time, and may not be endless."""
@@ -84,7 +92,6 @@ class EdgeProtocol(ClientConnection):
 
     def on_response_complete(self) -> None:
         """The connection is free: serve what was pipelined, or wait for the next request, but not for ever."""
-        self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
         if self.flow.write_paused:
@@ -106,7 +113,8 @@ class EdgeProtocol(ClientConnection):
 
     def on_headers_complete(self) -> None:
         """The head is complete: choose the corridor or the ordinary way."""
-        if self.parser.should_upgrade():
+        parser = self.parser
+        if parser.should_upgrade():
             self._upgrading = True
             return
         self._in_head = self._mid = self._in_body = False
@@ -114,7 +122,7 @@ class EdgeProtocol(ClientConnection):
         self._due_at = None
         if self._over_limit:
             self._reserve.pop(self, None)
-        method = self.parser.get_method()
+        method = parser.get_method()
         route = self._corridor.find_route(method, self.url)
         if route is None:
             self.url = strip_authority(self.url)
@@ -122,7 +130,7 @@ class EdgeProtocol(ClientConnection):
         if route is None:
             self._ordinary(method.decode("ascii"))
             return
-        http_version = self.parser.get_http_version()
+        keep_alive = parser.should_keep_alive()
         path, query = self.url, b""
         if b"?" in path:
             path, _, query = path.partition(b"?")
@@ -134,17 +142,22 @@ class EdgeProtocol(ClientConnection):
             query,
             self.headers,
             route,
-            http_version != "1.0" and not self._over_limit and self.parser.should_keep_alive(),
-            http_version == "1.0",
+            keep_alive,
             self.on_response_complete,
             self._outbox,
         )
-        exchange.over_limit = self._over_limit
         exchange.body_limit = self._edge.body_max_bytes
         exchange.budget = self._budget
-        length = exchange.named.get(b"content-length", b"")
-        self._follow(exchange)
         named = exchange.named
+        if self._over_limit:
+            exchange.over_limit = True
+            exchange.keep_alive = False
+        # A client of HTTP/1.0 keeps a connection only if it says so; the version is dear to ask for.
+        if (not keep_alive or b"connection" in named) and parser.get_http_version() == "1.0":
+            exchange.http_10 = True
+            exchange.keep_alive = False
+        length = named.get(b"content-length", b"")
+        self._follow(exchange)
         if len(length) > 5 or b"transfer-encoding" in named or b"expect" in named:
             exchange.announced = True
             exchange.expects_continue = not exchange.http_10 and named.get(b"expect", b"").lower() == b"100-continue"
@@ -180,7 +193,9 @@ class EdgeProtocol(ClientConnection):
         """Start ``cycle``, or let it wait behind a request that the client pipelined before it, or until the client has
         read what it was answered."""
         existing: Any = self.cycle
-        self.cycle = cast("RequestResponseCycle", cycle)
+        if type(existing) is Exchange and type(cycle) is Exchange:
+            cycle.known = existing.known
+        self.cycle = cycle  # type: ignore[assignment]  # an exchange takes the place of uvicorn's cycle
         if existing is not None and not existing.response_complete:
             self.flow.pause_reading()
             if not self.pipeline:
@@ -207,7 +222,8 @@ class EdgeProtocol(ClientConnection):
         if self.flow.write_paused:
             self.pipeline.append((cast("RequestResponseCycle", cycle), self.app))
             self._hold()
-        elif not cycle.disconnected:
+        elif not cycle.disconnected and not cycle.response_started:
+            cycle.in_line = False
             self._corridor.on_request(cycle)
 
     def on_body(self, body: bytes) -> None:
@@ -237,8 +253,12 @@ class EdgeProtocol(ClientConnection):
                 if not self._waits(cycle):
                     self.pipeline.appendleft((self.cycle, self.app))
                     self._hold()
-            elif not self._waits(cycle):
-                self._corridor.on_request(cycle)
+            elif not self.pipeline or not self._waits(cycle):
+                if len(cycle.body) <= PIECE_BYTES:
+                    self._corridor.on_request(cycle)
+                else:  # reading in it takes as long as a hundred others
+                    cycle.in_line = True
+                    self._turnstile.enter(len(cycle.body), functools.partial(self._serve_waited, cycle))
 
 
 def build_protocol_factory(
@@ -248,9 +268,11 @@ def build_protocol_factory(
     loop: asyncio.AbstractEventLoop,
     budget: ByteBudget | None = None,
     outbox: Outbox | None = None,
+    turnstile: Turnstile | None = None,
 ) -> tuple[Callable[[], EdgeProtocol], ServerState]:
     """A factory for ``loop.create_server`` and the state shared by its connections. ``budget``: of all bodies, for
-    whoever wants to see how much of it is taken; ``outbox``: shared with whatever else is written on this loop."""
+    whoever wants to see how much of it is taken; ``outbox`` and ``turnstile``: shared with whatever else is written on
+    this loop."""
     config = Config(
         app,
         http=EdgeProtocol,
@@ -268,4 +290,5 @@ def build_protocol_factory(
     bodies = ByteBudget(edge.bodies_max_bytes) if budget is None else budget
     reserve: dict[ClientConnection, None] = {}
     written = Outbox(loop.call_soon) if outbox is None else outbox
-    return lambda: EdgeProtocol(config, state, edge, bodies, reserve, corridor, loop, written), state
+    turns = Turnstile(loop.call_soon) if turnstile is None else turnstile
+    return lambda: EdgeProtocol(config, state, edge, bodies, reserve, corridor, loop, written, turns), state

@@ -133,7 +133,7 @@ class Driver:
         for command in commands:
             passenger = self._passengers.get(command.request_id)
             if passenger is not None:  # else it ended while this command waited its turn
-                tell(_CARRY_OUT, passenger, "a request under way", command, passenger)
+                guard(passenger, "a request under way", _carry_out, command, passenger)
 
     def _set_alarm(self, wake_at: float | None) -> None:
         if self._alarm is not None:
@@ -165,6 +165,3 @@ def _carry_out(command: Command, passenger: Passenger) -> None:
             passenger.on_revoke(command.outcome)
         case _:
             assert_never(command)
-
-
-_CARRY_OUT = (_carry_out,)

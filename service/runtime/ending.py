@@ -53,6 +53,9 @@ class Stage(Enum):
     ENDED = "ended"
 
 
+_ENDED = Stage.ENDED
+
+
 class Ending:
     """The ways out of one request, and what they need to know."""
 
@@ -112,9 +115,8 @@ class Ending:
         settlement = self.settlement
         settlement.status = status
         worker = b"" if settlement.worker_id is None else self._road.opaque(settlement.worker_id)
-        ours = b"%b%bx-sluice-queue-ms: %d\r\nx-sluice-worker: %b\r\n" % (
-            headers, self._head, (settlement.queue_s or 0.0) * 1000.0, worker,
-        )  # fmt: skip
+        queue_ms = int((settlement.queue_s or 0.0) * 1000.0)
+        ours = b"%b%bx-sluice-queue-ms: %d\r\nx-sluice-worker: %b\r\n" % (headers, self._head, queue_ms, worker)
         self._client.begin(status, ours, length)
         self.head_sent = True
 
@@ -194,7 +196,7 @@ class Ending:
         if self.stage is Stage.RUNNING:
             self._give_back(ending)
         elif self.stage is Stage.QUEUED:
-            self.stage = Stage.ENDED
+            self.stage = _ENDED
             self._road.driver.submit(RequestAbandoned(self.request.request_id))
 
     def _abort_call(self) -> None:
@@ -204,7 +206,7 @@ class Ending:
 
     def _give_back(self, ending: PermitEnding) -> None:
         """Give the permit back, with the tokens that were produced as far as anybody knows."""
-        self.stage = Stage.ENDED
+        self.stage = _ENDED
         tap, settlement = self.tap, self.settlement
         if tap is not None:
             if settlement.first_token_at is not None and self.relay is not None:
@@ -219,7 +221,7 @@ class Ending:
         self._road.driver.submit(PermitEnded(self.request.request_id, ending, *tokens))
 
     def _end(self, outcome: Outcome) -> None:
-        self.stage = Stage.ENDED
+        self.stage = _ENDED
         self.relay = self._call = None  # no cycle is left behind for the collector
         try:
             self._road.driver.alight(self.request.request_id)

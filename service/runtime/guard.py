@@ -2,9 +2,9 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, Protocol
+from typing import Protocol, TypeVarTuple
 
-P = ParamSpec("P")
+Given = TypeVarTuple("Given")
 _log = logging.getLogger("sluice.fault")
 
 
@@ -16,25 +16,21 @@ class Victim(Protocol):
         ...
 
 
-def tell(
-    steps: Sequence[Callable[P, object]], victim: Victim | None, what: str, *args: P.args, **kwargs: P.kwargs
-) -> None:
-    """Call each of ``steps``; the fault of one is logged once, with its traceback, ends ``victim`` and keeps nothing
-    from the other steps. Several in one call cost less than a guard around each."""
+def guard(victim: Victim | None, what: str, step: Callable[[*Given], object], *args: *Given) -> None:
+    """Call ``step``; its fault is logged once, with its traceback, and ends ``victim`` and nobody else."""
+    tell((step,), victim, what, *args)
+
+
+def tell(steps: Sequence[Callable[[*Given], object]], victim: Victim | None, what: str, *args: *Given) -> None:
+    """Call each of ``steps``; the fault of one keeps nothing from the others. Cheaper than a guard around each."""
     told = 0
     try:
         for step in steps:
             told += 1
-            step(*args, **kwargs)
+            step(*args)
     except Exception as error:  # noqa: BLE001 - around one request: a fault of ours ends this one and no other
         contain(victim, what, error)
-        if told < len(steps):
-            tell(steps[told:], victim, what, *args, **kwargs)
-
-
-def guard(victim: Victim | None, what: str, step: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Call ``step``; its fault is logged once, with its traceback, and ends ``victim`` and nobody else."""
-    tell((step,), victim, what, *args, **kwargs)
+        tell(steps[told:], victim, what, *args)
 
 
 def contain(victim: Victim | None, what: str, error: BaseException) -> None:

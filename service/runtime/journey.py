@@ -18,6 +18,9 @@ from service.runtime.relay import Relay
 
 __all__ = ["Journey", "Outbound", "Road", "Stage"]
 
+# Looking a member up in its Enum costs as much as the rest of a line that uses it.
+_RUNNING, _ENDED = Stage.RUNNING, Stage.ENDED
+_SERVED, _COMPLETED = PermitEnding.SERVED, Outcome.COMPLETED
 _EVENT_STREAM = b"content-type: text/event-stream; charset=utf-8\r\n"
 
 
@@ -49,7 +52,7 @@ class Journey(Ending):
         """Send it to the worker."""
         road, settlement, out = self._road, self.settlement, self._out
         assert out is not None, "dispatched again after its answer began"  # noqa: S101
-        self.stage = Stage.RUNNING
+        self.stage = _RUNNING
         settlement.dispatched_at = self._now()
         settlement.worker_id = worker_id
         settlement.attempts = attempt
@@ -102,7 +105,7 @@ class Journey(Ending):
             settlement.last_token_at = settlement.first_token_at = None if relay is None else relay.last_byte_at
             usage = self.dialect.read_usage(whole)
             settlement.prompt_tokens, settlement.cached_tokens, settlement.output_tokens = usage
-        self._give_back(PermitEnding.SERVED if outcome is Outcome.COMPLETED else PermitEnding.DROPPED)
+        self._give_back(_SERVED if outcome is _COMPLETED else PermitEnding.DROPPED)
         self._end(outcome)
 
     def on_broken(self, outcome: Outcome) -> None:
@@ -155,7 +158,7 @@ class Journey(Ending):
 
     def on_sweep(self, now: float) -> None:
         """Look at the time; called a few times a second for every request under way."""
-        if self.stage is Stage.ENDED:  # by what followed when another looked, in this very sweep
+        if self.stage is _ENDED:  # by what followed when another looked, in this very sweep
             return
         due = find_due(self, self._road.relay, now)
         if due is None:

@@ -36,6 +36,11 @@ Later = Callable[[float, Callable[[], None]], object]
 class TenantDirectory(Protocol):
     """Knows whose key it is."""
 
+    @property
+    def generation(self) -> int:
+        """Grows whenever the answer for a key may have changed."""
+        ...
+
     def find(self, key: bytes) -> Tenant | None:
         """The tenant of ``key``, or ``None``; takes the same time whether the key is known or not."""
         ...

@@ -10,6 +10,7 @@ from service.runtime.guard import contain, guard
 from service.runtime.ports import StreamTap
 
 _ERROR_BODY_MAX = 256 * 1024
+_COMPLETED = Outcome.COMPLETED
 _TAIL = 4096
 """How much of the end of a long answer is kept: usage stands there."""
 _ABORTED = re.compile(rb'"finish_reason"\s*:\s*"abort"')
@@ -228,7 +229,7 @@ class Relay:
             return
         self._length = len(whole)
         self._start(b"")
-        self._traveller.on_complete(Outcome.COMPLETED, whole)
+        self._traveller.on_complete(_COMPLETED, whole)
 
     def _end_error(self) -> None:
         status, body = self._status, bytes(self._error or b"")
@@ -250,18 +251,21 @@ class Relay:
     def _read_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
         named: frozenset[bytes] = frozenset()
         passed = []
-        for name, value in headers:
-            if name == b"content-type":
-                self._content_type = value
-            elif name == b"content-length":
+        for item in headers:
+            name, value = item
+            if name == b"content-length":
                 self._length = int(value) if value.isdigit() else None
+            elif name == b"content-type":
+                self._content_type = value
             elif name == b"connection" and value != b"keep-alive":
                 named |= frozenset(token.strip().lower() for token in value.split(b","))
             elif name == b"retry-after":
                 self._retry_after_s = _parse_seconds(value)
-            if name not in _HOP_BY_HOP and name not in _OURS:
-                passed.append((name, value))
-        self._pass = b"".join([b"%b: %b\r\n" % item for item in passed if item[0] not in named])
+            if name not in _OURS and name not in _HOP_BY_HOP:
+                passed.append(item)
+        if named:
+            passed = [item for item in passed if item[0] not in named]
+        self._pass = b"".join([b"%b: %b\r\n" % item for item in passed])
 
 
 def _parse_seconds(value: bytes) -> float | None:

@@ -192,6 +192,8 @@ def _tell_dispatch(command: Dispatch, request: Request | None, because: str) -> 
     text += f": {reason}; foreseen {grounds.ttft_s:.3f} s after dispatch"
     if grounds.held is not None and grounds.limit is not None:
         text += f"; {grounds.held} of its {grounds.limit} permits were in use"
+    if grounds.cached_tokens:
+        text += f"; about {grounds.cached_tokens} tokens of the prompt should be in its cache"
     return f"{text}; {grounds.queued_requests} were left waiting"
 
 

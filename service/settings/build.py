@@ -119,6 +119,7 @@ def _build_flow(settings: Settings) -> FlowConfig:
         requests_per_worker=limits.requests_per_worker
         or profile_permits(settings.pool.profile or "")
         or FlowConfig().requests_per_worker,
+        requests_per_new_worker=limits.requests_per_new_worker,
         tiers=_build_tiers(settings),
         queued_requests_max=limits.queued_requests_max,
         queued_tokens_max=limits.queued_tokens_max,

@@ -27,6 +27,7 @@ class PolicyLimitSettings(Part):
     """Those of ``limits`` that the core decides by."""
 
     requests_per_worker: Count | None = None
+    requests_per_new_worker: Count | None = None
     queued_requests_max: Count | None = None
     queued_tokens_max: Count | None = None
     retry_after_max_s: Seconds | None = None
@@ -78,8 +79,8 @@ def _lay_over(config: FlowConfig, policy: PolicySettings) -> FlowConfig:
     limits = policy.limits
     changes: dict[str, Any] = {
         name: value
-        for name in ("requests_per_worker", "queued_requests_max", "queued_tokens_max", "retry_after_max_s")
-        if (value := getattr(limits, name)) is not None
+        for name in PolicyLimitSettings.model_fields
+        if name not in ("retry", "breaker") and (value := getattr(limits, name)) is not None
     }
     if limits.retry is not None:
         changes["retry"] = _lay_part(config.retry, limits.retry)

@@ -136,6 +136,9 @@ class Settled(Protocol):
     def output_tokens(self) -> int | None: ...
 
 
+_US, _CAPACITY = Fault.US, Fault.CAPACITY  # a member of an Enum costs more to look up than all of a usual settle()
+
+
 class RequestLog:
     """One line per settled request. ``which``: ``all``, ``failures`` (our fault or want of capacity) or ``none``."""
 
@@ -147,7 +150,8 @@ class RequestLog:
         outcome = settlement.outcome
         if outcome is None or self.which == "none":
             return
-        ours = outcome.fault in (Fault.US, Fault.CAPACITY)
+        fault = outcome.fault
+        ours = fault is _US or fault is _CAPACITY
         if not ours and self.which != "all":
             return
         level = logging.WARNING if ours else logging.INFO

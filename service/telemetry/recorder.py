@@ -32,6 +32,8 @@ from service.telemetry.metrics import (
     Metric,
 )
 
+_COMPLETED = Outcome.COMPLETED
+
 
 class Settled(Protocol):
     """What is read of a request that has ended; see ``runtime.account.Settlement``."""
@@ -180,7 +182,7 @@ class Recorder:
     def _time(self, tally: _Tally, settled: Settled, dispatched_at: float, outcome: Outcome) -> None:
         arrived_at = settled.arrived_at
         last_at = settled.last_token_at
-        done = outcome is Outcome.COMPLETED and last_at is not None
+        done = outcome is _COMPLETED and last_at is not None
         if last_at is not None and done:
             tally.e2e.observe(last_at - arrived_at)
         first_at = settled.first_token_at

@@ -7,6 +7,7 @@ from typing import Protocol, cast
 import httptools
 
 from service.domain.event import FailureCause
+from service.workers.upload import Pace, Upload
 
 _HEAD_MAX_BYTES = 64 * 1024
 """A worker's status line and headers may not be larger; the same bound as h11's default times four."""
@@ -57,6 +58,11 @@ class ConnectionHome(Protocol):
         """Sends on a transport, now or at the end of the loop's turn."""
         ...
 
+    @property
+    def pace(self) -> Pace:
+        """Spreads what is large over the turns of the loop."""
+        ...
+
     def freed(self, connection: "WorkerConnection") -> None:
         """An answer is complete and the connection may be used again."""
         ...
@@ -85,6 +91,7 @@ class WorkerConnection(asyncio.Protocol):
         "_sink",
         "_take_body",
         "_transport",
+        "_upload",
         "answered_once",
         "idle_since",
     )
@@ -102,6 +109,7 @@ class WorkerConnection(asyncio.Protocol):
         self._framed = False
         self._keep_alive = False
         self._phase = _UNANSWERED
+        self._upload: Upload | None = None
         self.answered_once = False
         self.idle_since = 0.0
 
@@ -117,7 +125,7 @@ class WorkerConnection(asyncio.Protocol):
         if len(body) == 1 and len(body[0]) < 65536:
             self._home.write(transport, head + body[0])
         else:
-            transport.writelines([head, *body])
+            self._upload = Upload(transport, [head, *body], self._home.pace)
 
     def divert(self, take_body: Callable[[bytes], None]) -> None:
         """Hand the pieces of the present answer's body straight to ``take_body``: one call less for each chunk."""
@@ -169,6 +177,16 @@ class WorkerConnection(asyncio.Protocol):
         else:
             sink.on_failure(FailureCause.BROKEN)
 
+    def pause_writing(self) -> None:
+        """The worker takes the request more slowly than we send it."""
+        if self._upload is not None:
+            self._upload.pause()
+
+    def resume_writing(self) -> None:
+        """The worker takes more."""
+        if self._upload is not None:
+            self._upload.resume()
+
     def data_received(self, data: bytes) -> None:
         """Bytes of the answer; anything outside an exchange, or that is not HTTP, closes the connection."""
         if self._sink is None:
@@ -204,6 +222,9 @@ class WorkerConnection(asyncio.Protocol):
         sink, self._answered = self._answered, None
         if self._halted:
             self.resume()
+        upload, self._upload = self._upload, None
+        if upload is not None and not upload.done:  # it has answered before it had heard all
+            self._keep_alive = False
         if self._keep_alive and self._framed:
             self._home.freed(self)
         elif self._transport is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from service.workers.addresses import WorkerAddress
 from service.workers.client import WorkerConnection
+from service.workers.upload import Pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Lane:
         "in_flight",
         "now",
         "open",
+        "pace",
         "prefix",
         "reads",
         "write",
@@ -65,9 +67,11 @@ class Lane:
         loop: asyncio.AbstractEventLoop,
         now: Callable[[], float],
         write: Write = write_now,
+        pace: Pace | None = None,
     ) -> None:
         self.address = address
         self.write = write
+        self.pace: Pace = pace or (lambda _, step: loop.call_soon(step))
         self.prefix = f" HTTP/1.1\r\nhost: {address.authority}\r\n".encode()
         self.idle: dict[WorkerConnection, None] = {}
         self.open: set[WorkerConnection] = set()

@@ -9,6 +9,7 @@ from service.workers.addresses import WorkerAddress
 from service.workers.call import PooledCall
 from service.workers.client import ReplySink
 from service.workers.lane import Lane, PoolConfig, Write, write_now
+from service.workers.upload import Pace
 
 __all__ = ["PoolConfig", "PooledCall", "WorkerPool"]
 
@@ -26,8 +27,10 @@ class WorkerPool:
         loop: asyncio.AbstractEventLoop,
         now: Callable[[], float],
         write: Write = write_now,
+        pace: Pace | None = None,
     ) -> None:
         self._write = write
+        self._pace = pace
         self._config = config
         self._loop = loop
         self._lanes: dict[WorkerId, Lane] = {}
@@ -36,7 +39,7 @@ class WorkerPool:
     def add(self, worker_id: WorkerId, address: WorkerAddress) -> None:
         """Make a worker reachable."""
         if worker_id not in self._lanes:
-            self._lanes[worker_id] = Lane(address, self._config, self._loop, self.now, self._write)
+            self._lanes[worker_id] = Lane(address, self._config, self._loop, self.now, self._write, self._pace)
 
     def remove(self, worker_id: WorkerId) -> None:
         """Forget a worker: idle connections close now, busy ones when their answer is complete."""

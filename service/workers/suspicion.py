@@ -6,6 +6,7 @@ from typing import Protocol
 from service.domain.outcome import Outcome
 from service.domain.units import WorkerId
 
+_COMPLETED = Outcome.COMPLETED
 TROUBLE = frozenset(
     (
         Outcome.WORKER_UNREACHABLE,
@@ -34,5 +35,7 @@ class Suspicion:
 
     def settle(self, settled: Settled) -> None:
         """Look at the outcome."""
+        if settled.outcome is _COMPLETED:  # hashing a member of an Enum is a call of Python code
+            return
         if settled.outcome in TROUBLE and settled.worker_id is not None:
             self._suspect(settled.worker_id)

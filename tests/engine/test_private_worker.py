@@ -23,6 +23,7 @@ from tests.support.engine_process import EngineProcess, find_free_port, run_work
 
 VALVE = 8
 ASKED = 24
+HEARD_WITHIN_S = 10.0
 
 
 def chat(model_name: str, max_tokens: int, **fields: object) -> dict[str, object]:
@@ -66,17 +67,26 @@ def check_valve(client: httpx.Client, model_name: str) -> None:
     assert sum_of(client, "vllm:admission_rejections", reason="max_num_queued_reqs") == len(refused)
 
 
+def looks_healthy_and_fails(url: str, model_name: str) -> bool:
+    """Whether a worker answers as one that drains. In the moment it begins to, connections may be cut off."""
+    try:
+        late = httpx.post(f"{url}/v1/chat/completions", json=chat(model_name, 1), timeout=20)
+        return late.status_code == 500 and httpx.get(f"{url}/health", timeout=20).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
 def check_shutdown(client: httpx.Client, worker: EngineProcess, model_name: str) -> None:
     body = chat(model_name, 1500, stream=True)
     with client.stream("POST", "/v1/chat/completions", json=body) as answer:
         lines = answer.iter_lines()
         next(lines)
         os.kill(worker.pid, signal.SIGTERM)
-        time.sleep(0.3)
-        # Draining does not show: the worker looks healthy and fails what comes.
-        assert client.get("/health").status_code == 200
-        late = client.post("/v1/chat/completions", json=chat(model_name, 4))
-        assert late.status_code == 500
+        # Draining does not show: the worker looks healthy and fails what comes, once it has heard the signal.
+        give_up_at = time.monotonic() + HEARD_WITHIN_S
+        while not looks_healthy_and_fails(worker.url, model_name):
+            assert time.monotonic() < give_up_at, "it does not drain, or shows it"
+            time.sleep(0.05)
         events = [line.removeprefix("data: ") for line in lines if line]
     assert events[-1] == "[DONE]"
     assert json.loads(events[-2])["choices"][0]["finish_reason"] == "length"

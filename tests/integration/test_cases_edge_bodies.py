@@ -10,6 +10,7 @@ from service.gateway import corridor as corridor_module
 from service.gateway.edge import EdgeConfig
 from service.gateway.exchange import Exchange
 from service.gateway.peek import Peeked
+from service.runtime.turnstile import PIECE_BYTES, Turnstile
 from tests.support.gateway import KEY, MODEL, running_gateway
 from tests.support.raw_client import RawClient, chat
 from tests.support.until import until
@@ -180,7 +181,7 @@ async def test_d28_fails_with_a_peek_by_json_loads(monkeypatch):
     def naive(body, usage_on_request, extra, model_required=True, bounds=()):
         fields = json.loads(body)
         return Peeked(
-            fields["model"], bool(fields.get("stream")), fields.get("max_tokens"), None, None, False, (bytes(body),)
+            fields["model"], bool(fields.get("stream")), fields.get("max_tokens"), None, None, False, (bytes(body),), {}
         )
 
     monkeypatch.setattr(corridor_module, "peek", naive)
@@ -407,3 +408,78 @@ async def test_d28_stored_responses_obey_the_same_limits():
     async with running_gateway(edge=SMALL) as gateway, await RawClient.connect(gateway.port) as client:
         client.writer.write(head(200_000, target="/v1/responses/resp_1/cancel"))
         assert (await client.answer()).status == 413
+
+
+# ---------------------------------------------------------------------------- large bodies wait for their turn
+
+
+LARGE = json.dumps(chat(model=MODEL, messages=[{"role": "user", "content": "x" * 700_000}])).encode()
+
+
+@pytest.fixture
+def in_line(monkeypatch):
+    """Bodies that are complete and wait for their turn, which does not come by itself."""
+    steps, enter = [], Turnstile.enter
+
+    def hold(self, size, step):
+        if size > PIECE_BYTES:
+            steps.append(step)
+        else:
+            enter(self, size, step)
+
+    monkeypatch.setattr(Turnstile, "enter", hold)
+    return steps
+
+
+async def test_d28_a_large_body_and_one_behind_it_are_answered_in_order():
+    async with ScriptedWorker([WHOLE]) as worker, running_gateway([worker.port]) as gateway:
+        async with await RawClient.connect(gateway.port) as client:
+            client.send("POST", CHAT, LARGE, AUTH)
+            client.send("POST", CHAT, {"model": "nope"}, AUTH)
+            client.send("POST", CHAT, LARGE, AUTH)
+            assert [(await client.answer()).status for _ in range(3)] == [200, 404, 200]
+        sizes = [len(request.body) for request in worker.received]
+        assert sizes[0] == sizes[1] > 700_000
+        gateway.check_nothing_is_held()
+
+
+async def test_d28_a_client_that_leaves_while_its_body_waits_for_its_turn_is_settled_once(in_line):
+    async with ScriptedWorker([WHOLE]) as worker, running_gateway([worker.port]) as gateway:
+        client = await RawClient.connect(gateway.port)
+        client.send("POST", CHAT, LARGE, AUTH)
+        await until(lambda: in_line)
+        budget = budget_of(gateway)
+        assert budget.taken > 700_000
+        client.writer.transport.abort()
+        await gateway.settled(1)
+        in_line.pop()()
+        assert gateway.ledger.outcomes == ["client_gone_early"]
+        assert (budget.taken, len(worker.received)) == (0, 0)
+
+
+async def test_d28_a_body_that_waits_for_its_turn_keeps_the_house_open_until_the_end_of_its_grace(in_line):
+    async with ScriptedWorker([WHOLE]) as worker, running_gateway([worker.port]) as gateway:
+        async with await RawClient.connect(gateway.port) as client:
+            client.send("POST", CHAT, LARGE, AUTH)
+            await until(lambda: in_line)
+            (connection,) = gateway.connections
+            assert connection.arriving
+            connection.cut_arriving()
+            assert (await client.answer()).status == 503
+            in_line.pop()()
+            assert not connection.arriving
+        assert gateway.ledger.outcomes == ["draining"]
+
+
+async def test_d28_a_connection_that_is_closed_in_the_middle_of_a_flood_is_not_read_on(monkeypatch):
+    steps = []
+    monkeypatch.setattr(Turnstile, "enter", lambda self, size, step: steps.append(step))
+    async with running_gateway() as gateway, await RawClient.connect(gateway.port) as client:
+        client.writer.write(head(9_000_000) + b"x" * 2_000_000)
+        await until(lambda: steps)
+        (connection,) = gateway.connections
+        connection.transport.abort()
+        steps.pop()()
+        await gateway.settled(1)
+        assert gateway.ledger.outcomes == ["client_gone_early"]
+        assert not steps

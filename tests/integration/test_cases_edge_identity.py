@@ -7,6 +7,8 @@ import logging
 
 import pytest
 
+from service.domain.tenant import Tenant
+from service.domain.units import TenantId, TierName
 from service.gateway import corridor as corridor_module
 from service.gateway.auth import MemoryDirectory, hash_key
 from service.runtime.journey import Journey
@@ -284,6 +286,31 @@ async def test_keys_are_looked_up_by_their_hash_whatever_comes(monkeypatch):
 
 
 CANARY = "sk-sluice-canary-4f1b"
+
+
+async def test_a_key_is_judged_with_each_request_of_a_connection(requests):
+    """What is remembered of the last request holds for the same words and for as long as the keys are the same."""
+    async with (
+        ScriptedWorker([WHOLE]) as worker,
+        running_gateway([worker.port]) as gateway,
+        await RawClient.connect(gateway.port) as client,
+    ):
+
+        async def ask(*lines):
+            return (await client.ask("POST", CHAT, chat(model=MODEL), lines)).status
+
+        ours, others = f"authorization: Bearer {KEY}", f"authorization: Bearer {OTHER_KEY}"
+        assert [await ask(ours), await ask(ours), await ask(others)] == [200, 200, 200]
+        assert [await ask(f"{others}x"), await ask(others), await ask()] == [401, 200, 401]
+        assert [await ask(others, f"x-api-key: {KEY}"), await ask(others, others)] == [401, 200]
+        assert [await ask(f"x-api-key: {KEY}"), await ask(f"x-api-key: {KEY}")] == [200, 200]
+        assert [await ask(f"authorization: Bearer {SUSPENDED_KEY}") for _ in range(2)] == [403, 403]
+        tenants = [request.tenant_id for request in requests]
+        assert tenants == ["acme", "acme", "umbra", "umbra", "umbra", "acme", "acme"]
+        assert await ask(others) == 200
+        gateway.corridor._directory.replace([(hash_key(KEY.encode()), Tenant(TenantId("new"), TierName("default")))])
+        assert [await ask(others), await ask(ours), await ask(ours)] == [401, 200, 200]
+        assert [request.tenant_id for request in requests[-2:]] == ["new", "new"]
 
 
 @pytest.mark.parametrize("level", [logging.DEBUG])

@@ -76,8 +76,9 @@ class SkipsThePump(FlowController):
 class QueuesBehindTheChoosy(FlowController):
     """An ordinary arrival waits because a choosy request does, though a worker has room."""
 
-    def _is_dearest(self, entry):
-        return not self._state.room.size
+    def __init__(self, config, chance):
+        super().__init__(config, chance)
+        self._state.room.is_dearest = lambda band: not self._state.room.size
 
 
 class LosesTheExpired(FlowController):
@@ -485,7 +486,7 @@ MUTANTS: dict[type[FlowController], str] = {
     LeavesThePinned: "sent away from its worker",
     AdmitsWhileDraining: "admitted while draining|draining",
     KeepsTheSickBusy: "not taken back from the sick worker",
-    RevokesTwice: "is taken back twice",
+    RevokesTwice: "is taken back twice|attempts are counted wrongly",
     AdvisesForever: "advice out of bounds",
     RestsForever: "rests without end",
     ForgetsRests: "has room and r[0-9]+ waits|time makes a place and the wake comes later",

@@ -26,6 +26,7 @@ def build_request(
     rank: int = 1,
     deadline_at: float | None = None,
     hinted: bool = False,
+    stream: bool = True,
 ) -> Request:
     """A request that may wait ``ttl_s``; by default 100 tokens of prompt."""
     return Request(
@@ -35,7 +36,7 @@ def build_request(
         rank,
         prompt_bytes,
         max_output_tokens,
-        True,
+        stream,
         arrived_at,
         arrived_at + ttl_s if deadline_at is None else deadline_at,
         None,

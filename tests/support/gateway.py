@@ -23,6 +23,8 @@ from service.runtime.clock import MonotonicClock, sleep
 from service.runtime.driver import Driver
 from service.runtime.journey import Road
 from service.runtime.limits import RelayConfig
+from service.runtime.outbox import Outbox
+from service.runtime.turnstile import Turnstile
 from service.workers.addresses import WorkerAddress
 from service.workers.pool import PoolConfig, WorkerPool
 
@@ -108,7 +110,8 @@ async def running_gateway(
     loop = asyncio.get_running_loop()
     clock = MonotonicClock()
     driver = Driver(FlowController(flow or _FLOW, random.Random(1)), clock, loop)
-    worker_pool = WorkerPool(pool or PoolConfig(), loop, clock.now)
+    outbox, turnstile = Outbox(loop.call_soon), Turnstile(loop.call_soon)
+    worker_pool = WorkerPool(pool or PoolConfig(), loop, clock.now, outbox.write, turnstile.enter)
     ledger = Ledger()
 
     def opaque(worker_id: WorkerId) -> bytes:
@@ -125,7 +128,9 @@ async def running_gateway(
     policy = cors or CorsPolicy()
     corridor = Corridor(road, directory, CorridorConfig(MODEL, TIERS, salt=b"test"), policy)
     rest = build_rest(lambda: [{"id": MODEL, "object": "model"}], ready)
-    factory, state = build_protocol_factory(Guard(rest, directory, policy), edge or EdgeConfig(), corridor, loop)
+    factory, state = build_protocol_factory(
+        Guard(rest, directory, policy), edge or EdgeConfig(), corridor, loop, None, outbox, turnstile
+    )
     server = await loop.create_server(factory, "127.0.0.1", 0, backlog=1024)
     gateway = TestGateway(
         server.sockets[0].getsockname()[1],

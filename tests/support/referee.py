@@ -189,6 +189,8 @@ class Referee:
                 told = load.running_requests is not None and load.waiting_requests is not None
                 assert told or limit <= station.limit, f"{worker_id} is granted more without being told"
                 assert load.age_s(now) <= STALE_AFTER_S or limit <= station.limit, "granted more by a stale reading"
+            elif isinstance(event, FirstTokenSeen):
+                assert limit <= station.limit + 1, f"{worker_id} is granted more than one for a first token"
             elif station.limit and not isinstance(event, PermitEnded):
                 assert limit == station.limit, f"the limit of {worker_id} changes out of turn"
             station.limit = limit

@@ -178,7 +178,7 @@ class World:
         self.count += 1
         name = f"r{self.count}"
         pinned_to = "a" if self.chance.random() < 0.08 else None
-        ttl_s = self.draw_s(3.0) + SLIVER_S
+        ttl_s = self.draw_s(3.0) + SLIVER_S * (1 + self.count % 61) / 64  # what follows from one alarm meets no other
         tenant, tier, rank = self.chance.choice(KINDS)
         request = build_request(
             name,

@@ -14,8 +14,8 @@ from service.flow.admission import (
     find_refusal,
     find_ttft_target_s,
     foresee_wait_s,
-    name_lateness,
     is_browned_out,
+    name_lateness,
 )
 from service.flow.band import BEST_EFFORT, EXCESS
 from service.flow.config import FlowConfig, SheddingConfig
@@ -175,3 +175,14 @@ class TestRefusal:
         assert find_refusal(state, entry, None, 0.0) is None
         assert [left.request.request_id for left in displace_for(state, entry)] == ["w2", "w1"]
         assert find_refusal(state, build_entry("s", band=0, tokens=201), None, 0.0) is Outcome.QUEUE_FULL
+
+
+def test_what_is_known_of_a_prompt_costs_its_tenant_less():
+    state = build_state()
+    request = build_request("r", tier="gold", rank=0, prompt_bytes=32_000)
+    request.prefix = (1024 << 32, 24_000 << 32)
+    before = assess(state, request, 0.0)
+    state.prefixes.remember(request.prefix, 1)
+    after = assess(state, request, 0.0)
+    assert after.estimate == before.estimate
+    assert before.work_s - after.work_s == pytest.approx(0.05 * 10 * 0.75 * 0.5, rel=0.01)  # half of it is believed

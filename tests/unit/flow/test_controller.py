@@ -500,11 +500,33 @@ class TestRevocation:
 class TestCredit:
     def test_who_waits_for_prompts_to_be_read_is_looked_at_again(self):
         controller = build_controller(config=FlowConfig(requests_per_worker=8))
-        arrive(controller, "r")
-        handle(controller, FirstTokenSeen("r"), 0.0)
+        for number in range(8):
+            arrive(controller, f"r{number}")
+            handle(controller, FirstTokenSeen(f"r{number}"), 0.0)
+        for number in range(7):
+            end(controller, f"r{number}", 0.0)
         arrive(controller, "long", prompt_bytes=32_000)
         assert arrive(controller, "s") == [Enqueue("s", 1)]
         wake_at = controller.next_wake_at()
         assert 0.0 < wake_at < 1.0
         assert handle(controller, FirstTokenSeen("long"), 0.0) == []
         assert handle(controller, Woken(), wake_at) == [Dispatch("s", "a", 1)]
+
+
+def test_a_worker_that_started_again_has_forgotten_what_it_read():
+    controller = build_controller(("a",), FlowConfig())
+
+    def send(name, now):
+        request = build_request(name, arrived_at=now, prompt_bytes=4096)
+        request.prefix = (4000 << 32,)
+        return controller.handle(RequestArrived(request), now)[0].grounds.cached_tokens
+
+    def read(generated, now):
+        controller.handle(WorkerLoadSeen("a", WorkerLoad(now, 1, 0, generation_tokens=generated)), now)
+
+    assert send("r", 0.0) == 0
+    read(1000, 1.0)
+    read(1100, 2.0)
+    assert send("s", 2.0) > 500
+    read(10, 3.0)
+    assert send("t", 3.0) == 0

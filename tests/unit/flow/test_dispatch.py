@@ -109,6 +109,7 @@ class TestCredit:
     def test_prompts_wait_until_those_who_decode_have_had_their_turn(self):
         state = build_state()
         worker = occupy(state, "a", 1)
+        worker.prefill.samples = 8
         worker.prefill_credit_s, worker.prefill_share = -0.1, 0.5
         assert fits(state, build_entry("r"), worker, 0.0) is None
         assert state.alarms.next_at() == pytest.approx(0.2)
@@ -117,6 +118,7 @@ class TestCredit:
     def test_beyond_contracts_some_credit_is_kept(self):
         state = build_state()
         worker = occupy(state, "a", 1)
+        worker.prefill.samples = 8
         worker.prefill_credit_s = 0.05
         assert fits(state, build_entry("b", band=BEST_EFFORT), worker, 0.0) is None
         assert fits(state, build_entry("r"), worker, 0.0) is not None
@@ -124,10 +126,17 @@ class TestCredit:
     def test_a_pressing_promise_does_not_wait(self):
         state = build_state()
         worker = occupy(state, "a", 1)
+        worker.prefill.samples = 8
         worker.prefill_credit_s, worker.prefill_share = -100.0, 0.05
         assert fits(state, build_entry("r", due_at=4.0), worker, 0.0) is None
         assert state.alarms.next_at() == pytest.approx(2.001)
         assert fits(state, build_entry("r", due_at=4.0), worker, 2.001) is not None
+
+    def test_before_it_has_shown_how_fast_it_reads_nothing_is_held_back(self):
+        state = build_state()
+        worker = occupy(state, "a", 1)
+        worker.prefill_credit_s = -100.0
+        assert fits(state, build_entry("r"), worker, 0.0) is not None
 
 
 class TestPace:
@@ -292,3 +301,91 @@ class TestFloor:
         wait(state, "g", band=0)
         pump(state, None, 0.0)
         assert state.floor_credit_s == 0.0
+
+
+def mark(bytes_):
+    return bytes_ << 32 | 7
+
+
+def build_known(name, tokens=10_000, **how):
+    """Somebody with a prompt of so many tokens at four bytes each, whose first nine tenths may be known."""
+    entry = build_entry(name, tokens=tokens, prompt_bytes=4 * tokens, **how)
+    entry.request.prefix = (mark(1024), mark(int(3.6 * tokens)))
+    return entry
+
+
+class TestAffinity:
+    def test_where_the_prompt_was_read_before_its_first_token_comes_sooner(self):
+        state = build_state("abc")
+        first = build_known("r")
+        place = find_place(state, first, state.ledger.worker("b"), 0.0)
+        dispatch = send(state, first, *place, 0.0)
+        assert dispatch.grounds.cached_tokens == 0
+        state.ledger.release("r", 1.0)
+        again = build_known("s")
+        worker, ttft_s = choose_worker(state, again, 1.0)
+        assert worker.worker_id == "b"
+        assert ttft_s == pytest.approx(0.02 + 0.05 * 5.5)  # nine tenths are known, half of that is believed
+        dispatch = send(state, again, worker, ttft_s, 1.0)
+        assert dispatch.grounds.cached_tokens == 4500
+        assert worker.backlog_tokens == 5500
+        assert state.ledger.running["s"].known_ratio == pytest.approx(0.9)
+
+    def test_with_one_worker_it_is_foreseen_too(self):
+        state = build_state("a")
+        state.prefixes.remember(build_known("r").request.prefix, state.ledger.worker("a").cache)
+        assert choose_worker(state, build_known("s"), 0.0)[1] == pytest.approx(0.02 + 0.05 * 5.5)
+
+    def test_a_worker_that_has_left_is_forgotten(self):
+        state = build_state("ab")
+        state.prefixes.remember(build_known("r").request.prefix, state.ledger.worker("a").cache)
+        state.ledger.leave("a")
+        state.ledger.join("a")
+        state.ledger.worker("a").healthy = True
+        state.ledger.sort_out(8)
+        assert choose_worker(state, build_known("s"), 0.0)[1] == pytest.approx(0.02 + 0.05 * 10)
+
+    def test_while_there_is_time_nothing_is_read_twice(self):
+        state = build_state("ab")
+        state.prefixes.remember(build_known("r").request.prefix, state.ledger.worker("a").cache)
+        occupy(state, "a", 1).draining = False
+        occupy(state, "b", 1)
+        state.ledger.worker("a").permits = 1
+        state.trust.ratio = 1.0
+        entry = build_known("s", ttl_s=10.0)
+        assert find_place(state, entry, None, 0.0) is None
+        assert state.alarms.next_at() == pytest.approx(5.001)
+        assert find_place(state, entry, state.ledger.worker("b"), 5.001)[0].worker_id == "b"
+
+    def test_an_idle_worker_is_not_kept_waiting(self):
+        state = build_state("ab")
+        state.prefixes.remember(build_known("r").request.prefix, state.ledger.worker("a").cache)
+        occupy(state, "a", 1)
+        state.ledger.worker("a").permits = 1
+        state.trust.ratio = 1.0
+        assert find_place(state, build_known("s"), None, 0.0)[0].worker_id == "b"
+
+    def test_what_is_soon_read_may_be_read_twice(self):
+        state = build_state("ab")
+        state.prefixes.remember(build_known("r", tokens=2000).request.prefix, state.ledger.worker("a").cache)
+        occupy(state, "a", 1)
+        occupy(state, "b", 1)
+        state.ledger.worker("a").permits = 1
+        assert find_place(state, build_known("s", tokens=2000), None, 0.0)[0].worker_id == "b"
+
+    def test_a_session_comes_back_to_its_worker_if_that_costs_little(self):
+        state = build_state("abc")
+        entry = build_entry("r")
+        entry.request.session = "talk"
+        send(state, entry, state.ledger.worker("c"), 0.1, 0.0)
+        state.ledger.release("r", 1.0)
+        again = build_entry("s")
+        again.request.session = "talk"
+        assert choose_worker(state, again, 1.0)[0].worker_id == "c"
+        state.ledger.worker("c").backlog_tokens = 2000
+        assert choose_worker(state, again, 1.0)[0].worker_id != "c"
+
+    def test_among_equals_chance_decides(self):
+        state = build_state("abcd")
+        chosen = [choose_worker(state, build_entry(f"r{turn}"), 0.0)[0].worker_id for turn in range(400)]
+        assert all(60 < chosen.count(name) < 140 for name in "abcd")

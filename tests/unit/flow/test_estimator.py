@@ -31,7 +31,24 @@ def test_a_tenants_own_habits_are_learned():
 def test_one_answer_of_a_tenant_counts_for_little():
     estimator = Estimator()
     estimator.observe(build_request("r", tenant="new"), 100, 10_000)
-    assert 211 < estimator.estimate(build_request("r", tenant="new")).output_tokens < 1500
+    assert 211 < estimator.estimate(build_request("r", tenant="new")).output_tokens < 2000
+
+
+def test_an_answer_that_came_to_its_bound_would_have_been_longer():
+    estimator = Estimator()
+    for turn in range(60):
+        bound = 50 if turn % 2 else None
+        estimator.observe(build_request("r", max_output_tokens=bound), 100, bound or 400)
+    assert estimator.estimate(build_request("r")).output_tokens > 350
+    assert estimator.estimate(build_request("r", max_output_tokens=50)).output_tokens >= 49
+
+
+def test_one_that_was_aborted_too():
+    estimator = Estimator()
+    for _ in range(50):
+        estimator.observe(build_request("r"), 100, 400)
+        estimator.observe_cut(build_request("r"), 50)
+    assert estimator.estimate(build_request("r")).output_tokens > 350
 
 
 def test_what_nobody_counted_teaches_nothing():

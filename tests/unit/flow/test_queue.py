@@ -101,10 +101,19 @@ def test_a_worker_sees_only_the_lines_it_may_serve(mixed):
     assert names(mixed.lines_for("c")) == [["returned"]]
 
 
+def test_a_cheaper_band_holds_up_no_dearer_one(room):
+    wait(room, "batch", band=64, failed_on="a")
+    wait(room, "gold", band=0, failed_on="a")
+    wait(room, "pinned-batch", band=64, pinned_to="b")
+    wait(room, "pinned-gold", band=0, pinned_to="b")
+    expected = [["pinned-gold"], ["pinned-batch"], ["gold"], ["batch"]]
+    assert names(room.lines()) == names(room.lines_for("b")) == expected
+
+
 def test_empty_lines_are_forgotten(mixed):
     for name in ("pinned-a1", "pinned-a2", "pinned-b", "returned"):
         assert mixed.remove(name).request.request_id == name
-    assert (mixed.lines(), mixed.choosy, mixed.size) == ((), 0, 2)
+    assert (mixed.lines(), mixed.choosy, mixed.size) == ([], 0, 2)
 
 
 def test_expiry_takes_the_earliest_deadline_first(room):

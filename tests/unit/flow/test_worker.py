@@ -109,3 +109,12 @@ def test_its_word_goes_stale():
     worker.observe_load(load(0.0, 0), None, 0.0)
     assert not worker.is_stale(3.0)
     assert worker.is_stale(3.1)
+
+
+def test_a_counter_that_goes_back_tells_of_a_restart():
+    worker = WorkerState("a")
+    assert not worker.has_restarted(load(0.0, 1000))
+    worker.load = load(0.0, 1000)
+    assert not worker.has_restarted(load(1.0, 1000))
+    assert not worker.has_restarted(load(1.0, None))
+    assert worker.has_restarted(load(1.0, 999))

@@ -80,7 +80,10 @@ class Stand:
 
     def __init__(self, **config):
         self.clock = FakeLoop()
-        self.pool = WorkerPool(PoolConfig(**config), self.clock, self.clock.now)
+        self.turns = []
+        self.pool = WorkerPool(
+            PoolConfig(**config), self.clock, self.clock.now, pace=lambda _, step: self.turns.append(step)
+        )
         self.pool.add("w", WorkerAddress("w", "127.0.0.1", 1, False))
         self.lane = self.pool._lanes["w"]
 
@@ -115,10 +118,60 @@ def test_one_exchange_and_the_connection_is_free_before_its_sink_hears_of_the_en
     assert stand.pool.last_byte_at("w") == 0.0
 
 
-def test_bodies_in_parts_are_written_in_one_go(stand):
-    _, transport = stand.connect()
+def test_a_body_in_small_parts_is_written_in_one_go(stand):
+    connection, transport = stand.connect()
     stand.open(Sink(), [b"a", memoryview(b"b")])
+    stand.turns.pop()()
     assert transport.sent.endswith(b"\r\n\r\nab")
+    assert not stand.turns
+    connection.data_received(OK)
+    assert connection.usable
+
+
+def test_a_large_body_goes_in_pieces_as_fast_as_the_worker_takes_it(stand):
+    connection, transport = stand.connect()
+    body = bytes(range(256)) * 4096
+    sink = Sink()
+    stand.open(sink, [b"{", memoryview(body), b"}"])
+    assert transport.sent == b""
+    sizes = []
+    while stand.turns:
+        before = len(transport.sent)
+        stand.turns.pop()()
+        sizes.append(len(transport.sent) - before)
+        if len(sizes) == 2:
+            stand.turns.clear()
+            connection.pause_writing()
+            connection.resume_writing()
+    assert max(sizes) == 256 * 1024
+    assert len(sizes) == 5
+    assert transport.sent.endswith(b"\r\n\r\n{" + body + b"}")
+    connection.data_received(OK)
+    assert (sink.log, connection.usable, transport.closing) == ([200, b"{}", "end"], True, False)
+    connection.pause_writing()
+    connection.resume_writing()
+
+
+def test_nothing_is_sent_while_the_worker_takes_nothing(stand):
+    connection, transport = stand.connect()
+    write, transport.writelines = transport.writelines, lambda parts: (write(parts), connection.pause_writing())
+    stand.open(Sink(), [b"x" * 600_000])
+    stand.turns.pop()()
+    assert not stand.turns
+    connection.resume_writing()
+    assert len(stand.turns) == 1
+
+
+def test_a_worker_that_answers_before_it_has_heard_all_gets_no_other_request_on_this_connection(stand):
+    connection, transport = stand.connect()
+    sink = Sink()
+    stand.open(sink, [b"x" * 600_000])
+    stand.turns.pop()()
+    sent = len(transport.sent)
+    connection.data_received(OK)
+    assert (sink.log, transport.closing) == ([200, b"{}", "end"], True)
+    stand.turns.pop()()
+    assert len(transport.sent) == sent
 
 
 def test_an_interim_answer_is_none(stand):
