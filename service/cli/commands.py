@@ -2,6 +2,7 @@
 
 import typer
 
+from service.cli.bench import app as bench
 from service.cli.check import check
 from service.cli.drain import drain
 from service.cli.emulate import emulate
@@ -26,6 +27,7 @@ app.command()(serve)
 app.command()(check)
 app.add_typer(keys)
 app.add_typer(worker)
+app.add_typer(bench)
 app.command()(emulate)
 app.command()(drain)
 app.command()(explain)
