@@ -5,6 +5,7 @@ from service.domain.units import WorkerId
 from service.flow.affinity import is_worth_reading, look_up
 from service.flow.band import is_guaranteed
 from service.flow.breaker import may_try, observe_dispatch
+from service.flow.slack import SLACK_MAX_S
 from service.flow.state import FlowState
 from service.flow.waiting import Waiting
 from service.flow.worker import WorkerState, find_unread_tokens
@@ -17,8 +18,10 @@ _READING = 1.0
 """What a second of a worker's time for reading weighs against a second of waiting: it is taken from all who come
 later. Where a prompt's beginning is known already, it costs less."""
 
-_HARM = 0.1
-"""What a second of waiting of somebody who decodes weighs against a second of waiting of the request itself."""
+_HARM, _HARM_UNPROMISED = 0.005, 0.02
+"""What a second of reading weighs against a second of waiting of the request itself, times 1/s of promise: a fifth for
+each that was promised a token every 25 ms, a tenth at 50 ms; and a little for everybody who decodes. A guess; four
+times as much cost goodput in the simulator's mixed traffic."""
 
 _MIXED_S = 0.1
 """What it weighs to bring a promise to a worker on which nobody has it: kept apart, loose promises let a worker carry
@@ -31,9 +34,15 @@ _HOME_S = 0.05
 """What it is worth to come back to the worker that served the session before, where nothing is known of the prompt's
 beginning: a guess, about the reading time of a prompt of 2,000 tokens."""
 
-_PACE_ROOM, _PACE_ROOM_EXCESS, _CREDIT_KEPT_S = 0.85, 0.6, 0.1
+_PACE_ROOM, _PACE_ROOM_EXCESS = 0.85, 0.6
 """Tokens are foreseen to come this much sooner than promised, since requests differ from their mean. Traffic beyond
 contracts has a lower ceiling: what lies above it is headroom for those who were promised something."""
+
+_NEEDED_MAX_S = 0.8 * SLACK_MAX_S
+"""Nobody's prompt is so long that it had to wait for more slack than can be saved up."""
+
+_PRESSING_SHARE = 0.5
+"""A prompt's own deadline comes before others' tokens once so much of the time to it has gone. A guess."""
 
 _GRAIN_S = 0.001
 """Alarms are not set closer than this: the timers of the shells count milliseconds."""
@@ -85,19 +94,17 @@ def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> f
 
 
 def _leaves_time(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> bool:
-    """Whether the prompts that ``worker`` has to read leave its decoding enough time for one more. If not, time will
-    change that though nothing happens: the moment is noted. How fast a worker reads is shown by first tokens; as long
+    """Whether those that decode on ``worker`` have slack enough for one more prompt. If not, time will change that
+    though nothing happens: the moment is noted. How fast a worker reads is shown by first tokens; as long
     as it has shown none, as where all answers come whole, nothing is held back for a guess."""
     guaranteed = is_guaranteed(entry.band)
-    if not worker.decoding or not worker.prefill.known:
+    if not worker.promises or not worker.prefill.known:
         return True
-    kept_s = 0.0 if guaranteed else _CREDIT_KEPT_S
-    if worker.prefill_credit_s >= kept_s:  # without what it has earned since
+    slack = worker.slack
+    needed_s = min(find_unread_tokens(entry, worker) * worker.reading.per_kilotoken_s * 1e-3, _NEEDED_MAX_S)
+    if slack.read_s(now) >= needed_s or (guaranteed and _is_pressing(entry, now)):
         return True
-    missing_s = kept_s - worker.read_credit_s(now)
-    if missing_s <= 0.0 or (guaranteed and _is_pressing(entry, now)):
-        return True
-    again_at = now + max(missing_s / worker.prefill_share, _GRAIN_S)
+    again_at = max(slack.enough_at(needed_s, now), now + _GRAIN_S)
     if guaranteed and entry.due_at is not None:
         again_at = min(again_at, max(_pressing_at(entry, entry.due_at), now) + _GRAIN_S)
     state.alarms.note_again(again_at)
@@ -122,7 +129,7 @@ def _is_pressing(entry: Waiting, now: float) -> bool:
 
 
 def _pressing_at(entry: Waiting, due_at: float) -> float:
-    return entry.request.arrived_at + 0.5 * (due_at - entry.request.arrived_at)
+    return entry.request.arrived_at + _PRESSING_SHARE * (due_at - entry.request.arrived_at)
 
 
 def choose_worker(state: FlowState, entry: Waiting, now: float) -> tuple[WorkerState, float] | None:
@@ -165,15 +172,13 @@ def _best_of(
         if ttft_s is None:
             continue
         load = len(worker.held) / worker.permits
-        own_s = find_unread_tokens(entry, worker) * worker.prefill.per_kilotoken_s * 1e-3
-        debt_s = max(-worker.prefill_credit_s, 0.0)
+        own_s = find_unread_tokens(entry, worker) * worker.reading.per_kilotoken_s * 1e-3
+        harm_s = (_HARM * worker.strain + _HARM_UNPROMISED * worker.decoding) * own_s
+        debt_s = max(-worker.slack.seconds, 0.0)
         mixed_s = 0.0 if not worker.held or entry.tpot_s in worker.promises else _MIXED_S
         risk_s = 0.0 if entry.tpot_s is None else _RISK_S * max(worker.prefill_ratio - own_s, 0.0)
         home_s = _HOME_S if worker.cache == home else 0.0
-        key = (
-            round(ttft_s + _HARM * own_s * worker.decoding + _READING * own_s + debt_s + mixed_s + risk_s - home_s, 3),
-            load,
-        )
+        key = (round(ttft_s + harm_s + debt_s + _READING * own_s + mixed_s + risk_s - home_s, 3), load)
         if best is None or key < best_key:
             best, best_key, equals = (worker, ttft_s), key, 1
         elif key == best_key:  # by chance: a worker that fails is soon idle again, and must not be the first each time
@@ -225,7 +230,9 @@ def send(state: FlowState, entry: Waiting, worker: WorkerState, ttft_s: float, n
 def pump(state: FlowState, hint: WorkerState | None, now: float) -> list[Command]:
     """Dispatch while somebody waits who fits somewhere: choosy lines first, then bands from the dearest down.
 
-    A band whose first does not fit holds up the cheaper ones: what is free is kept for it.
+    A band whose first does not fit holds up the cheaper ones: what is free is kept for it. That costs goodput where it
+    is a long prompt that waits for slack, and it must be so: in the simulator's mixed traffic at 2x, letting others
+    pass took goodput from 44 to 49 requests a second and priority's attainment from 99.8 % to 98.1 %.
     """
     room, out = state.room, []
     if room.choosy:

@@ -13,6 +13,9 @@ use it, and what a worker is given follows its own readings."""
 _LESSON_EVERY_S = 0.25
 """As often as answers stand in for readings, which come once a second: each costs a walk over the pool."""
 
+_STEP_S = 0.01
+"""A prompt that finds none ahead waits for the step under way, about half of one, and for the network: not reading."""
+
 _PROMPT_SHARE = 0.25
 """A first token within a quarter of the promised time is prompt. A guess: far above a prompt's own reading, far below
 a wait for somebody else's end."""
@@ -36,9 +39,14 @@ def learn_first_token(state: FlowState, running: Running, worker: WorkerState, n
     state.calibration(running.entry.request.tier).observe(running.ttft_s, seconds)
     if not worker.limit.found:
         _widen(state, running, worker, now)
+    granted_at, read_at = running.permit.granted_at, worker.read_at
+    worker.read_at = now
     if worker.prefill.samples < _TAUGHT or not (running.entry.sequence * _SCATTER >> 16) & _SAMPLED:
         worker.prefill.observe(running.ahead_tokens, seconds)
         state.prefill.observe(running.ahead_tokens, seconds)
+        reading_s = now - read_at if read_at > granted_at else max(seconds - _STEP_S, 0.0)
+        worker.reading.observe(running.tokens, reading_s)
+        state.ledger.reading.observe(running.tokens, reading_s)
 
 
 def _widen(state: FlowState, running: Running, worker: WorkerState, now: float) -> None:
@@ -66,6 +74,8 @@ def learn_answer(
         state.trust.observe(running.known_ratio, cached_ratio)
     state.estimator.observe(running.entry.request, event.prompt_tokens, tokens)
     waste.observe(tokens or 0, 0.0, now)
+    if tokens is not None and running.entry.tpot_s is not None:
+        state.short(running.entry.request.tier).observe(tokens)
     if running.first_token_at is None or tokens is None or tokens < _SHORT_TOKENS:
         return
     decoding_s = now - running.first_token_at

@@ -1,29 +1,35 @@
 """Holds which request occupies which worker: every permit, once, until its last byte."""
 
 from dataclasses import dataclass
+from math import inf
 
 from service.domain.errors import InvariantError
 from service.domain.permit import Permit
 from service.domain.units import RequestId, WorkerId
 from service.flow.band import is_guaranteed
 from service.flow.limit import FIRST_LIMIT, WorkerLimit
-from service.flow.pace import DecodePace
+from service.flow.pace import DecodePace, ReadingPace
 from service.flow.prefix import CacheTrust
 from service.flow.waiting import Waiting
-from service.flow.worker import WorkerState, find_known_ratio
+from service.flow.worker import READING_KEEP, READING_WEIGHT, WorkerState, find_known_ratio
+
+_POOL_KEEP, _POOL_WEIGHT = 0.998, 5.0
+"""The pool's pace of reading: some five hundred prompts count, and the first guess as much as five thousand tokens."""
 
 
 @dataclass(slots=True)
 class Running:
     """One request on a worker. ``ahead_tokens`` are the uncached prompt tokens, its own among them, that the worker had
-    to read before its first token; ``ttft_s`` is when that was foreseen, from dispatch;
-    ``known_ratio`` is the part of the prompt that the worker's prefix cache should hold."""
+    to read before its first token; ``ttft_s`` is when that was foreseen, from dispatch; ``mark_s`` see
+    :meth:`service.flow.slack.Slack.begin`; ``known_ratio`` is the part of the prompt that the worker's prefix cache
+    should hold."""
 
     entry: Waiting
     permit: Permit
     tokens: int
     ahead_tokens: int
     ttft_s: float
+    mark_s: float
     known_ratio: float = 0.0
     first_token_at: float | None = None
     revoked: bool = False
@@ -39,6 +45,7 @@ class PermitLedger:
         self.workers: dict[WorkerId, WorkerState] = {}
         self.running: dict[RequestId, Running] = {}
         self._common = DecodePace()
+        self.reading = ReadingPace(_POOL_KEEP, _POOL_WEIGHT)
         self._caches = 0
         self.usable: list[WorkerState] = []
         self.permits = 0
@@ -61,7 +68,12 @@ class PermitLedger:
         from before, stays as it is."""
         worker = self.workers.get(worker_id)
         if worker is None:
-            worker = WorkerState(worker_id, common=self._common, limit=WorkerLimit(permits))
+            worker = WorkerState(
+                worker_id,
+                common=self._common,
+                reading=ReadingPace(READING_KEEP, READING_WEIGHT, self.reading),
+                limit=WorkerLimit(permits),
+            )
             self.workers[worker_id] = worker
             self.forget_cache(worker)
         worker.listed = True
@@ -101,9 +113,10 @@ class PermitLedger:
         if request.request_id in self.running:
             raise InvariantError(f"request {request.request_id} already holds a permit")
         permit = Permit(request.request_id, worker.worker_id, now, entry.attempt)
+        promised = entry.tpot_s is not None or worker.promises
+        mark_s = self._charge(entry, worker, tokens, now) if promised else inf
         worker.backlog_tokens += tokens
-        worker.spend_credit(tokens, now)
-        running = Running(entry, permit, tokens, worker.backlog_tokens, ttft_s)
+        running = Running(entry, permit, tokens, worker.backlog_tokens, ttft_s, mark_s)
         if entry.known is not None:
             running.known_ratio = find_known_ratio(entry, worker)
         self.running[request.request_id] = running
@@ -114,6 +127,16 @@ class PermitLedger:
         if not is_guaranteed(entry.band) and not entry.revoked:
             self.sheddable[request.request_id] = None
         return permit
+
+    def _charge(self, entry: Waiting, worker: WorkerState, tokens: int, now: float) -> float:
+        """Those that decode on ``worker`` wait while the prompt is read; see :mod:`service.flow.slack`."""
+        slack, spare_s = worker.slack, None
+        if not worker.promises:
+            slack.clear(worker.prefilling_s, now)
+        if entry.tpot_s is not None:
+            slack.tighten(entry.tpot_s)
+            spare_s = slack.foresee_s(entry.spare_tokens, entry.tpot_s)
+        return slack.spend(tokens * worker.reading.per_kilotoken_s * 1e-3, spare_s, now)
 
     def mark_revoked(self, running: Running) -> None:
         """It is being taken back: nobody takes it back a second time."""
@@ -135,6 +158,8 @@ class PermitLedger:
             worker.backlog_tokens -= running.tokens
             worker.prefilled_tokens += running.tokens
             worker.count_decoding(1, now)
+            if running.mark_s < inf:
+                worker.slack.begin(running.mark_s, now)
         return worker
 
     def release(self, request_id: RequestId, now: float) -> tuple[Running, WorkerState]:

@@ -126,3 +126,36 @@ class PrefillPace:
         bound = sqrt(self._p00 * self._p11)
         self._p01 = min(max((p01 - g0 * g1 * scale) / _FORGETTING, -bound), bound)
         self.samples += 1
+
+
+_FIRST_READING_S = 0.03
+"""Seconds per thousand prompt tokens before any were seen: a guess, near the reference machine's 24 ms."""
+
+_SAMPLE_CAP = 4.0
+
+
+class ReadingPace:
+    """Seconds of engine time per thousand prompt tokens, by first tokens: time in which prompts were read, over tokens.
+
+    The time of a prompt begins when the one before it was through, since an engine reads them in turn; so what waits
+    ahead does not count. The means are decayed, and shrunk towards a prior that weighs ``weight`` thousand tokens: the
+    pool's figure for a worker, a guess for the pool.
+
+    Trade-offs: where all prompts are short, the grain of steps is counted as reading.
+    """
+
+    __slots__ = ("_keep", "_parent", "_seconds", "_tokens", "_weight", "per_kilotoken_s")
+
+    def __init__(self, keep: float, weight: float, parent: "ReadingPace | None" = None) -> None:
+        self._keep, self._weight, self._parent = keep, weight, parent
+        self._seconds = self._tokens = 0.0
+        self.per_kilotoken_s: float = _FIRST_READING_S if parent is None else parent.per_kilotoken_s
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """A prompt of so many tokens was read in ``seconds``; one stall must not count for more than a few prompts."""
+        kilotokens = tokens * 1e-3
+        seconds = min(seconds, _SAMPLE_CAP * self.per_kilotoken_s * kilotokens + 0.05)
+        self._tokens = self._keep * self._tokens + kilotokens
+        self._seconds = self._keep * self._seconds + seconds
+        prior_s = _FIRST_READING_S if self._parent is None else self._parent.per_kilotoken_s
+        self.per_kilotoken_s = (self._weight * prior_s + self._seconds) / (self._weight + self._tokens)

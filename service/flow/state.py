@@ -6,7 +6,7 @@ from service.domain.units import TenantId, TierName
 from service.flow.alarms import Alarms
 from service.flow.balance import Chance
 from service.flow.band import ContractBucket
-from service.flow.calibration import Quantile
+from service.flow.calibration import Quantile, ShortAnswer
 from service.flow.config import FlowConfig
 from service.flow.estimator import Estimator
 from service.flow.ledger import PermitLedger
@@ -38,6 +38,7 @@ class FlowState:
     trust: CacheTrust = field(default_factory=CacheTrust)
     buckets: dict[TenantId, ContractBucket] = field(default_factory=dict)
     calibrations: dict[TierName, Quantile] = field(default_factory=dict)
+    shorts: dict[TierName, ShortAnswer] = field(default_factory=dict)
     alarms: Alarms = field(default_factory=Alarms)
     tpot_s: float | None = None
     sequence: int = 0
@@ -50,6 +51,13 @@ class FlowState:
         if quantile is None:
             quantile = self.calibrations[tier] = Quantile(_ADMISSION_LEVEL, 0.5)
         return quantile
+
+    def short(self, tier: TierName) -> ShortAnswer:
+        """How short this tier's answers may be."""
+        short = self.shorts.get(tier)
+        if short is None:
+            short = self.shorts[tier] = ShortAnswer()
+        return short
 
     @property
     def capacity_found(self) -> bool:

@@ -32,6 +32,7 @@ class Waiting:
     work_s: float
     sequence: int
     tpot_s: float | None = None
+    spare_tokens: float = 0.0
     attempt: int = 1
     failed_on: frozenset[WorkerId] = NOWHERE
     revoked: int = 0
@@ -44,7 +45,7 @@ class Waiting:
         queue's heaps may still hold this one."""
         return Waiting(
             self.request, self.estimate, self.band, self.due_at, self.request.deadline_at, self.hold_s, self.work_s,
-            sequence, self.tpot_s, attempt, failed_on, revoked,
+            sequence, self.tpot_s, self.spare_tokens, attempt, failed_on, revoked,
         )  # fmt: skip
 
     @property

@@ -6,19 +6,23 @@ from service.domain.load import WorkerLoad
 from service.domain.units import RequestId, WorkerId
 from service.flow.breaker import BreakerState
 from service.flow.limit import WorkerLimit
-from service.flow.pace import DecodePace, PrefillPace
+from service.flow.pace import DecodePace, PrefillPace, ReadingPace
 from service.flow.prefix import CacheTrust
+from service.flow.slack import Slack
 from service.flow.waiting import Waiting
 
 STALE_AFTER_S = 3.0
 """A reading older than this counts for less: predictions are widened and nothing beyond contracts is sent."""
 
 _LONG_PREFILL_S = 0.1
-_CREDIT_MAX_S = 0.25
-_ROOM, _SHARE_LEAST = 0.7, 0.05
 _PREFILL_WEIGHT = 0.1
 """Weight of one reading in the share of time that prompts take: about the last ten seconds count. Long prompts come
 in lumps, so it has to be slower than the pace."""
+
+
+READING_KEEP, READING_WEIGHT = 0.99, 20.0
+"""A worker's own pace of reading: the last hundred prompts count, and the pool's figure as much as twenty thousand
+tokens. Guesses; a machine that is half as fast is known after a few seconds under load."""
 
 
 @dataclass(slots=True)
@@ -41,14 +45,15 @@ class WorkerState:
     pace: DecodePace = field(default_factory=DecodePace)
     common: DecodePace = field(default_factory=DecodePace)
     prefill: PrefillPace = field(default_factory=PrefillPace)
+    reading: ReadingPace = field(default_factory=lambda: ReadingPace(READING_KEEP, READING_WEIGHT))
+    read_at: float = 0.0
     limit: WorkerLimit = field(default_factory=WorkerLimit)
     permits: int = 0
     promises: dict[float, int] = field(default_factory=dict)
+    strain: float = 0.0
     prefill_ratio: float = 0.0
     prefilled_tokens: int = 0
-    prefill_share: float = 1.0
-    prefill_credit_s: float = _CREDIT_MAX_S
-    _credit_at: float = 0.0
+    slack: Slack = field(default_factory=Slack)
     _was_prefilling: bool = False
     next_lesson_at: float = 0.0
     cache: int = 0
@@ -65,6 +70,7 @@ class WorkerState:
     def promise(self, tpot_s: float | None, change: int) -> None:
         """A request with this promise came (+1) or went (-1)."""
         if tpot_s is not None:
+            self.strain += change / tpot_s
             count = self.promises.get(tpot_s, 0) + change
             if count:
                 self.promises[tpot_s] = count
@@ -107,7 +113,7 @@ class WorkerState:
         self.count_decoding(0, now)
         area, self._area = self._area, 0.0
         peak, self._peak = self._peak, self.decoding
-        prefilled_s = self.prefilled_tokens * self.prefill.per_kilotoken_s * 1e-3
+        prefilled_s = self.prefilled_tokens * self.reading.per_kilotoken_s * 1e-3
         self.prefilled_tokens = 0
         prefilling = self.prefilling_s > _LONG_PREFILL_S
         clean = not (prefilling or self._was_prefilling)
@@ -123,43 +129,22 @@ class WorkerState:
             self.pace.observe(batch, tpot_s)
             self.common.observe(batch, tpot_s)
         target_s = self.tightest_s or loosest_s
-        self._share_prefill(target_s)
+        self.slack.learn(self.read_pace().predict_s(max(float(self.decoding), 1.0)), target_s)
         if target_s is not None:
             target_s *= 1.0 - min(self.prefill_ratio, 0.8)  # what prompts take, decoding cannot have
         if load.age_s(now) > STALE_AFTER_S:
             return  # it tells of another time: nothing is granted because of it
-        self.limit.observe(load, batch, peak, self.prefilling_s, target_s, self.read_pace())
+        self.limit.observe(load, max(batch, float(len(self.held))), peak, self.prefilling_s, target_s, self.read_pace())
 
     def has_restarted(self, load: WorkerLoad) -> bool:
         """Whether ``load``, which has not been taken in yet, tells of another start than the last reading."""
         before = None if self.load is None else self.load.generation_tokens
         return before is not None and load.generation_tokens is not None and load.generation_tokens < before
 
-    def _share_prefill(self, target_s: float | None) -> None:
-        """How much of the time prompts may take, so that a token of those decoding now still comes in time: a step's
-        time per token is t / (1 - share), so share = 1 - t / target."""
-        tpot_s = self.read_pace().predict_s(max(float(self.decoding), 1.0))
-        if target_s is None or tpot_s is None:
-            self.prefill_share = 1.0
-        else:
-            self.prefill_share = min(max(1.0 - tpot_s / (_ROOM * target_s), _SHARE_LEAST), 1.0)
-
-    def read_credit_s(self, now: float) -> float:
-        """Seconds of prompts that may be sent now without making tokens late; negative is debt."""
-        earned_s = self.prefill_share * (now - self._credit_at)
-        self._credit_at = now
-        self.prefill_credit_s = min(self.prefill_credit_s + earned_s, _CREDIT_MAX_S)
-        return self.prefill_credit_s
-
-    def spend_credit(self, tokens: int, now: float) -> None:
-        """A prompt of so many uncached tokens was sent."""
-        self.read_credit_s(now)
-        self.prefill_credit_s -= tokens * self.prefill.per_kilotoken_s * 1e-3
-
     @property
     def prefilling_s(self) -> float:
         """Seconds it will take to read the prompts that were sent to it."""
-        return self.backlog_tokens * self.prefill.per_kilotoken_s * 1e-3
+        return self.backlog_tokens * self.reading.per_kilotoken_s * 1e-3
 
     def is_stale(self, now: float) -> bool:
         """Whether its own word is too old to build on; a worker that never spoke is not stale, only unknown."""

@@ -8,6 +8,7 @@ them) and whether a worker rests (and even that within bounds).
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from service.domain.command import Command, Dispatch, Enqueue, Grounds, Refuse, Revoke
 from service.domain.event import (
@@ -31,8 +32,9 @@ from service.domain.units import RequestId, WorkerId
 from service.flow.band import is_guaranteed
 from service.flow.config import FlowConfig, Reconfigured
 from service.flow.controller import FlowController
-from service.flow.dispatch import _CREDIT_KEPT_S
+from service.flow.dispatch import _NEEDED_MAX_S, _keeps_pace, find_unread_tokens
 from service.flow.shedding import _LOOKED_AT
+from service.flow.waiting import Waiting
 from service.flow.worker import STALE_AFTER_S, WorkerState
 
 
@@ -411,35 +413,40 @@ class Referee:
     def _check_work_conservation(self, controller: FlowController, now: float) -> None:
         resting = {worker.worker_id for worker in controller.stats(now).workers if worker.resting}
         wake_at = controller.next_wake_at()
-        ordinary = [case for case in self.waiting if not case.choosy]
-        dearest = min((case.band for case in ordinary), default=0)
+        room = controller._state.room
+        heads = {next(iter(line)) for line in room.lines()}
+        heads |= {queue.next(now).request.request_id for _, queue in islice(room.bands(), 1)}
         for worker_id, station in self.stations.items():
             worker = controller._state.ledger.workers[worker_id]
-            room = len(station.held) < min(self.config.requests_per_worker, station.limit)
-            if not (station.usable and room and worker_id not in resting):
+            free = len(station.held) < min(self.config.requests_per_worker, station.limit)
+            if not (station.usable and free and worker_id not in resting):
                 continue
             for case in self.waiting:
                 mine = worker_id not in case.failed_on and case.request.pinned_to in (None, worker_id)
-                first = case.choosy or (case.band == dearest and len({case.due_at for case in ordinary}) == 1)
-                if not mine or not first or not self._may_go(worker, case, now):
+                entry = room._entries[case.request.request_id]
+                if not mine or case.request.request_id not in heads or not self._may_go(worker, case, entry, now):
                     continue
-                credit_s = worker.prefill_credit_s + worker.prefill_share * (now - worker._credit_at)
-                kept_s = 0.0 if case.guaranteed else _CREDIT_KEPT_S
-                assert worker.decoding, f"{worker_id} has room and {case.request.request_id} waits"
+                held_back = worker.promises and worker.prefill.known
+                assert held_back, f"{worker_id} has room and {case.request.request_id} waits"
+                enough_at = self._find_enough_at(worker, entry, now)
+                assert enough_at > now - 1e-9, f"{worker_id} has room and {case.request.request_id} waits"
                 assert wake_at is not None, "time will make a place and no wake is asked for"
-                late_s = wake_at - now - max(kept_s - credit_s, 0.0) / worker.prefill_share
-                assert late_s < 0.002, "time makes a place and the wake comes later"
+                assert wake_at < enough_at + 0.002, "time makes a place and the wake comes later"
 
-    def _may_go(self, worker: WorkerState, case: Case, now: float) -> bool:
-        """Whether nothing but prompt credit can keep ``case`` from ``worker``: no promise of pace, no prompts ahead,
-        fresh figures."""
+    def _may_go(self, worker: WorkerState, case: Case, entry: Waiting, now: float) -> bool:
+        """Whether nothing but the slack of others can keep ``case`` from ``worker``: pace, no prompts ahead, fresh
+        figures."""
         if not case.guaranteed and worker.is_stale(now):
             return False
         if not worker.held:
             return True
-        small = not worker.backlog_tokens and case.due_at is None
-        tier = self.config.tiers.get(case.request.tier)
-        return small and not worker.promises and (tier is None or tier.tpot_target_s is None)
+        return not worker.backlog_tokens and case.due_at is None and _keeps_pace(entry, worker)
+
+    def _find_enough_at(self, worker: WorkerState, entry: Waiting, now: float) -> float:
+        """When those who decode there have slack enough for the prompt of ``entry``."""
+        slack = worker.slack
+        needed_s = min(find_unread_tokens(entry, worker) * worker.reading.per_kilotoken_s * 1e-3, _NEEDED_MAX_S)
+        return max(slack.busy_until, slack._at) + (needed_s - slack.seconds) / slack.rate
 
     # ---------------------------------------------------------------- books
 

@@ -69,12 +69,24 @@ def test_what_even_an_idle_worker_could_not_keep_is_served_as_well_as_may_be():
     assert entry.give_up_at == 10.0
 
 
-def test_beyond_its_contract_there_is_a_deadline_and_no_pace():
+def test_beyond_its_contract_deadline_and_pace_are_kept_too():
     state = build_state(contracts={"tenant": Allowance(0.0, 1.0, Measure.REQUESTS)})
     bands = [assess(state, build_request(name, tier="gold", rank=0), 0.0).band for name in "rs"]
     assert bands == [0, EXCESS]
     excess = assess(state, build_request("t", tier="gold", rank=0), 0.0)
-    assert (excess.due_at, excess.tpot_s) == (0.5, None)
+    assert (excess.due_at, excess.tpot_s) == (0.5, 0.05)
+
+
+def test_what_the_shortest_answers_have_to_spare():
+    state = build_state()
+    assert assess(state, build_request("r", tier="gold", rank=0), 0.0).spare_tokens == 0.0
+    for _ in range(1000):
+        state.short("gold").observe(50)
+    spare = assess(state, build_request("s", tier="gold", rank=0), 0.0).spare_tokens
+    assert spare == pytest.approx(22.0, abs=3.0)
+    bounded = assess(state, build_request("t", tier="gold", rank=0, max_output_tokens=10), 0.0)
+    assert bounded.spare_tokens == 2.0
+    assert assess(state, build_request("u"), 0.0).spare_tokens == 0.0
 
 
 class TestBar:

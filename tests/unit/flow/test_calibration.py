@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from service.flow.calibration import Quantile
+from service.flow.calibration import Quantile, ShortAnswer
 
 
 def test_the_share_below_the_bound_is_the_one_asked_for():
@@ -31,3 +31,17 @@ def test_what_says_nothing_is_left_out(predicted_s, observed_s):
     quantile = Quantile(0.95, 0.5)
     quantile.observe(predicted_s, observed_s)
     assert quantile.q == 0.5
+
+
+def test_the_shortest_answers_are_found():
+    short, chance = ShortAnswer(), random.Random(1)
+    assert short.tokens == 2.0
+    below = 0
+    for number in range(6000):
+        tokens = chance.randint(1, 1000)
+        below += number >= 2000 and tokens < short.tokens
+        short.observe(tokens)
+    assert below / 4000 == pytest.approx(0.05, abs=0.01)
+    for _ in range(200):
+        short.observe(1)
+    assert short.tokens == 2.0

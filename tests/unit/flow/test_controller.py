@@ -26,6 +26,7 @@ from service.domain.load import WorkerLoad
 from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
 from service.domain.tier import Tier
+from service.domain.units import TierName
 from service.flow.config import BreakerConfig, FlowConfig, Reconfigured, RetryConfig
 from tests.support.flow import arrive as arrive_as_is
 from tests.support.flow import build_controller, build_request
@@ -497,19 +498,17 @@ class TestRevocation:
         assert outcomes(arrive(controller, "g1", 10.0, tier="gold", rank=0)) == [("g1", Outcome.DEADLINE_UNATTAINABLE)]
 
 
-class TestCredit:
+class TestSlack:
     def test_who_waits_for_prompts_to_be_read_is_looked_at_again(self):
-        controller = build_controller(config=FlowConfig(requests_per_worker=8))
+        tier = Tier(TierName("standard"), 1, tpot_target_s=0.05)
+        controller = build_controller(config=FlowConfig(requests_per_worker=16, tiers={tier.name: tier}))
         for number in range(8):
             arrive(controller, f"r{number}")
             handle(controller, FirstTokenSeen(f"r{number}"), 0.0)
-        for number in range(7):
-            end(controller, f"r{number}", 0.0)
-        arrive(controller, "long", prompt_bytes=32_000)
-        assert arrive(controller, "s") == [Enqueue("s", 1)]
+        assert arrive(controller, "s", prompt_bytes=32_000) == [Enqueue("s", 1)]
         wake_at = controller.next_wake_at()
         assert 0.0 < wake_at < 1.0
-        assert handle(controller, FirstTokenSeen("long"), 0.0) == []
+        assert handle(controller, Woken(), wake_at - 0.01) == []
         assert handle(controller, Woken(), wake_at) == [Dispatch("s", "a", 1)]
 
 

@@ -105,37 +105,55 @@ class TestBacklog:
         assert fits(state, build_entry("r"), worker, 0.0) == pytest.approx(0.5, rel=0.2)
 
 
-class TestCredit:
+def decode_promised(state):
+    """One request that was promised a pace has begun, on a worker that has shown how fast it reads."""
+    worker = occupy(state, "a", 1, tpot_s=0.05)
+    worker.prefill.samples = 8
+    worker.slack.busy_until = 0.0
+    return worker
+
+
+class TestSlack:
     def test_prompts_wait_until_those_who_decode_have_had_their_turn(self):
         state = build_state()
-        worker = occupy(state, "a", 1)
-        worker.prefill.samples = 8
-        worker.prefill_credit_s, worker.prefill_share = -0.1, 0.5
+        worker = decode_promised(state)
+        worker.slack.seconds = -0.3
         assert fits(state, build_entry("r"), worker, 0.0) is None
-        assert state.alarms.next_at() == pytest.approx(0.2)
-        assert fits(state, build_entry("r"), worker, 0.21) is not None
+        assert state.alarms.next_at() == pytest.approx((0.3 + 0.003) / worker.slack.rate)
+        assert fits(state, build_entry("r"), worker, 0.09) is None
+        assert fits(state, build_entry("r"), worker, 0.11) is not None
 
-    def test_beyond_contracts_some_credit_is_kept(self):
+    def test_a_long_prompt_needs_more(self):
         state = build_state()
-        worker = occupy(state, "a", 1)
-        worker.prefill.samples = 8
-        worker.prefill_credit_s = 0.05
-        assert fits(state, build_entry("b", band=BEST_EFFORT), worker, 0.0) is None
-        assert fits(state, build_entry("r"), worker, 0.0) is not None
+        worker = decode_promised(state)
+        worker.slack.seconds = 0.1
+        assert fits(state, build_entry("r", tokens=10_000), worker, 0.0) is None
+        assert fits(state, build_entry("s", tokens=1_000), worker, 0.0) is not None
+
+    def test_the_longest_does_not_wait_for_ever(self):
+        state = build_state()
+        worker = decode_promised(state)
+        assert fits(state, build_entry("r", tokens=1_000_000), worker, 60.0) is not None
 
     def test_a_pressing_promise_does_not_wait(self):
         state = build_state()
-        worker = occupy(state, "a", 1)
-        worker.prefill.samples = 8
-        worker.prefill_credit_s, worker.prefill_share = -100.0, 0.05
+        worker = decode_promised(state)
+        worker.slack.seconds = -100.0
         assert fits(state, build_entry("r", due_at=4.0), worker, 0.0) is None
         assert state.alarms.next_at() == pytest.approx(2.001)
         assert fits(state, build_entry("r", due_at=4.0), worker, 2.001) is not None
+        assert fits(state, build_entry("b", band=EXCESS, due_at=4.0), worker, 2.002) is None
 
     def test_before_it_has_shown_how_fast_it_reads_nothing_is_held_back(self):
         state = build_state()
+        worker = occupy(state, "a", 1, tpot_s=0.05)
+        worker.slack.seconds = -100.0
+        assert fits(state, build_entry("r"), worker, 0.0) is not None
+
+    def test_who_was_promised_nothing_holds_nobody_up(self):
+        state = build_state()
         worker = occupy(state, "a", 1)
-        worker.prefill_credit_s = -100.0
+        worker.prefill.samples, worker.slack.seconds = 8, -100.0
         assert fits(state, build_entry("r"), worker, 0.0) is not None
 
 

@@ -173,3 +173,13 @@ def test_what_it_does_not_count_teaches_no_trust(state, prompt, cached):
     event = PermitEnded("r", PermitEnding.SERVED, 100, prompt, cached)
     learn_answer(state, WasteBudget(), event, running, worker, 1.0)
     assert worker.trust.ratio == 0.5
+
+
+def test_the_shortest_answers_of_a_tier_are_learned_from_those_with_a_pace():
+    state = FlowState(FlowConfig(), random.Random(1), RetryBudget(1.0))
+    state.ledger.join("a")
+    for name, tpot_s in (("r", None), ("s", 0.05)):
+        state.ledger.grant(build_entry(name, tpot_s=tpot_s), state.ledger.worker("a"), 100, 0.1, 0.0)
+        running, worker = state.ledger.release(name, 1.0)
+        learn_answer(state, WasteBudget(), PermitEnded(name, PermitEnding.SERVED, 100, 100), running, worker, 1.0)
+        assert (state.short("standard").tokens > 2.0) is (tpot_s is not None)

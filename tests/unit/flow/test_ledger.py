@@ -112,3 +112,33 @@ def test_what_is_beyond_contracts_may_be_taken_back_once(ledger):
     assert ledger.running["second"].revoked
     ledger.release("first", 4.0)
     assert not ledger.sheddable
+
+
+class TestSlack:
+    def test_who_was_promised_a_pace_has_a_mark_until_it_begins(self):
+        ledger = PermitLedger()
+        ledger.join("a")
+        worker = ledger.worker("a")
+        first = build_entry("r", tpot_s=0.05)
+        ledger.grant(first, worker, 1000, 0.1, 0.0)
+        assert worker.slack.read_s(5.0) == 4.0
+        ledger.start_decoding(ledger.running["r"], 5.0)
+        assert worker.slack.seconds == 0.0  # its first answer may be its last token
+
+    def test_a_promise_finds_what_was_sent_before(self):
+        ledger = PermitLedger()
+        ledger.join("a")
+        worker = ledger.worker("a")
+        ledger.grant(build_entry("r"), worker, 10_000, 0.1, 0.0)
+        assert worker.slack.busy_until == 0.0
+        ledger.grant(build_entry("s", tpot_s=0.05), worker, 1000, 0.1, 1.0)
+        assert worker.slack.busy_until == pytest.approx(1.33)
+        assert worker.strain == pytest.approx(20.0)
+
+    def test_who_was_promised_nothing_takes_of_it_too(self):
+        ledger = PermitLedger()
+        ledger.join("a")
+        worker = ledger.worker("a")
+        ledger.grant(build_entry("s", tpot_s=0.05), worker, 1000, 0.1, 0.0)
+        ledger.grant(build_entry("r"), worker, 10_000, 0.1, 0.0)
+        assert worker.slack.seconds == pytest.approx(-0.3)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.flow.pace import DecodePace, PrefillPace
+from service.flow.pace import DecodePace, PrefillPace, ReadingPace
 
 
 class TestDecode:
@@ -74,3 +74,28 @@ class TestPrefill:
             tokens = 100 + 37 * (turn % 50)
             pace.observe(tokens, 0.1 + tokens * 2e-4)
         assert pace.predict_s(3000) == pytest.approx(0.7, rel=0.1)
+
+
+class TestReading:
+    def test_time_over_tokens(self):
+        pool = ReadingPace(0.99, 5.0)
+        for _ in range(2000):
+            pool.observe(1_000, 0.02)
+            pool.observe(10_000, 0.2)
+        assert pool.per_kilotoken_s == pytest.approx(0.02, rel=0.01)
+
+    def test_a_worker_begins_where_the_pool_is(self):
+        pool = ReadingPace(0.99, 5.0)
+        for _ in range(200):
+            pool.observe(10_000, 0.1)
+        worker = ReadingPace(0.99, 20.0, pool)
+        assert worker.per_kilotoken_s == pool.per_kilotoken_s == pytest.approx(0.01, rel=0.02)
+        for _ in range(200):
+            worker.observe(10_000, 0.3)
+        assert worker.per_kilotoken_s == pytest.approx(0.03, rel=0.05)
+        assert pool.per_kilotoken_s == pytest.approx(0.01, rel=0.02)
+
+    def test_one_stall_is_not_believed(self):
+        pool = ReadingPace(0.99, 5.0)
+        pool.observe(1_000, 60.0)
+        assert pool.per_kilotoken_s < 0.06

@@ -86,21 +86,12 @@ def test_prompts_take_their_share_of_the_time():
     worker = WorkerState("a")
     decode(worker, 8)
     worker.observe_load(load(0.0, 1000), 0.05, 0.0)
-    worker.prefilled_tokens = 10_000  # half a second at the prior
+    worker.prefilled_tokens = 10_000  # 0.3 s at the first guess
     worker.observe_load(load(1.0, 1200), 0.05, 1.0)
-    assert worker.prefill_ratio == pytest.approx(0.05)
-    assert worker.pace.predict_s(8.0) == pytest.approx(0.02)
-    assert worker.prefill_share == pytest.approx(1.0 - 0.02 / (0.7 * 0.05))
-    assert worker.foresee_tpot_s(8.0) == pytest.approx(0.02 / 0.95)
-
-
-def test_credit_is_earned_by_time_and_spent_by_prompts():
-    worker = WorkerState("a")
-    worker.prefill_share = 0.5
-    worker.spend_credit(10_000, 0.0)
-    assert worker.prefill_credit_s == pytest.approx(-0.25)
-    assert worker.read_credit_s(0.5) == pytest.approx(0.0)
-    assert worker.read_credit_s(60.0) == 0.25
+    assert worker.prefill_ratio == pytest.approx(0.03)
+    assert worker.pace.predict_s(8.0) == pytest.approx(0.028)
+    assert worker.slack.rate == pytest.approx(0.85 * 0.05 / 0.028 - 1.0)
+    assert worker.foresee_tpot_s(8.0) == pytest.approx(0.028 / 0.97)
 
 
 def test_its_word_goes_stale():
