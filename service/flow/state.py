@@ -38,6 +38,7 @@ class FlowState:
     trust: CacheTrust = field(default_factory=CacheTrust)
     buckets: dict[TenantId, ContractBucket] = field(default_factory=dict)
     calibrations: dict[TierName, Quantile] = field(default_factory=dict)
+    wait_calibrations: dict[TierName, Quantile] = field(default_factory=dict)
     alarms: Alarms = field(default_factory=Alarms)
     tpot_s: float | None = None
     sequence: int = 0
@@ -49,6 +50,13 @@ class FlowState:
         quantile = self.calibrations.get(tier)
         if quantile is None:
             quantile = self.calibrations[tier] = Quantile(_ADMISSION_LEVEL, 0.5)
+        return quantile
+
+    def wait_calibration(self, tier: TierName) -> Quantile:
+        """How far first tokens of those who had to wait come after they were foreseen at their arrival."""
+        quantile = self.wait_calibrations.get(tier)
+        if quantile is None:
+            quantile = self.wait_calibrations[tier] = Quantile(_ADMISSION_LEVEL, 0.5)
         return quantile
 
     @property
