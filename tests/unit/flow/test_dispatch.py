@@ -245,6 +245,32 @@ class TestPump:
         wait(state, "batch", band=BEST_EFFORT)
         assert pump(state, worker, 0.0) == []
 
+    def test_a_promise_that_presses_passes_one_that_has_time(self):
+        state = build_state()
+        worker = decode_promised(state)
+        worker.slack.seconds = -100.0
+        wait(state, "gold", band=0, due_at=9.0)
+        wait(state, "silver", band=1, due_at=4.0)
+        wait(state, "excess", band=EXCESS, due_at=4.0)
+        assert pump(state, worker, 1.0) == []
+        assert state.alarms.next_at() == pytest.approx(2.001)
+        assert sent(pump(state, worker, 2.001)) == ["silver"]
+        wait(state, "bronze", band=2)
+        assert pump(state, worker, 3.0) == []
+        worker.healthy = False
+        wait(state, "copper", band=2, due_at=5.0)
+        assert pump(state, worker, 4.0) == []
+        worker.healthy = True
+        assert sent(pump(state, worker, 4.6)) == ["gold", "copper"]
+
+    def test_nobody_passes_a_promise_that_presses(self):
+        state = build_state()
+        worker = decode_promised(state)
+        worker.permits = 1
+        wait(state, "gold", band=0, due_at=2.0)
+        wait(state, "silver", band=1, due_at=2.0)
+        assert pump(state, worker, 1.5) == []
+
     def test_lines_stop_at_the_first_without_a_place(self):
         state = build_state("ab", requests_per_worker=1)
         worker = occupy(state, "a", 1)
