@@ -79,9 +79,9 @@ def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> f
             return None
         if entry.due_at is not None and now + ttft_s > entry.due_at:
             return None
-    if stale_s and entry.due_at is not None and now + ttft_s * widen_for(stale_s) > entry.due_at:
-        return None
-    return ttft_s
+    # a silent worker is foreseen to be later, so that others are preferred; to wait for one that will not speak helps
+    # nobody
+    return ttft_s * widen_for(stale_s) if stale_s else ttft_s
 
 
 def choose_worker(state: FlowState, entry: Waiting, now: float) -> tuple[WorkerState, float] | None:

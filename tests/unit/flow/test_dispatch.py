@@ -435,15 +435,14 @@ class TestAffinity:
         assert all(60 < chosen.count(name) < 140 for name in "abcd")
 
 
-def test_for_a_worker_that_is_silent_what_is_foreseen_is_held_against_a_promise_with_more_room():
+def test_a_worker_that_is_silent_is_foreseen_to_be_later_and_still_a_place():
     state = build_state()
     worker = state.ledger.worker("a")
     worker.load = WorkerLoad(0.0)
     entry = build_entry("r", tokens=2000, due_at=9.2)
-    assert fits(state, entry, worker, 9.0) == pytest.approx(0.12)
-    worker.load = WorkerLoad(-30.0)
-    assert fits(state, entry, worker, 9.0) is None
-    assert fits(state, build_entry("s", tokens=2000), worker, 9.0) == pytest.approx(0.12)
+    fresh_s = fits(state, entry, worker, 2.0)
+    assert fresh_s == pytest.approx(0.12)
+    assert fits(state, entry, worker, 30.0) > 1.5 * fresh_s
 
 
 def test_what_medians_have_learned_is_part_of_what_is_foreseen():
