@@ -43,7 +43,7 @@ class FlowState:
     alarms: Alarms = field(default_factory=Alarms)
     tpot_s: float | None = None
     mean_hold_s: float | None = None
-    """For how long those that were served held their permit: until the next is free, so much passes over all permits."""
+    """For how long those that were served held a permit: the next is free after as much, divided by all permits."""
     sequence: int = 0
     draining: bool = False
     floor_credit_s: float = 0.0
