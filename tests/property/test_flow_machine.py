@@ -29,6 +29,7 @@ def test_the_controller_keeps_its_promises():
     run_state_machine_as_test(FlowMachine, settings=SOUND)
 
 
+@pytest.mark.timeout(900)  # the rarest needs some thousand histories, and a tracer makes each three times as long
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_the_harness_finds_the_fault(mutant):
     machine = type("MutantMachine", (FlowMachine,), {"build": mutant})
