@@ -483,7 +483,7 @@ MUTANTS: dict[type[FlowController], str] = {
     RemembersOnlyTheLastFailure: "returns to the worker on which it failed",
     SpendsWithoutBudget: "retry budget overdrawn",
     RetriesTimeouts: "is tried again",
-    LeavesThePinned: "sent away from its worker",
+    LeavesThePinned: "choosy and books differ|sent away from its worker",
     AdmitsWhileDraining: "admitted while draining|draining",
     KeepsTheSickBusy: "not taken back from the sick worker",
     RevokesTwice: "is taken back twice|attempts are counted wrongly",
