@@ -21,6 +21,7 @@ BIN_S = 1.0
 RECOVERED_RATIO = 0.99
 RECOVERED_FOR_S = 5
 OSCILLATION_BAND = 0.05
+OSCILLATION_SIGMAS = 3.0
 WINDOW_S = 600.0
 EXCESS = 1000
 """Added to a tier's rank for what exceeds its contracts."""
@@ -363,16 +364,21 @@ def _count(into: TierFigures, attempt: Attempt, verdict: Verdict) -> None:
         )
 
 
-def count_sign_changes(ratios: Sequence[float], band: float = OSCILLATION_BAND) -> int:
-    """How often a series turns: steps smaller than ``band`` do not count as a direction."""
-    changes, direction = 0, 0
-    anchor = ratios[0] if ratios else 0.0
-    for ratio in ratios:
-        if abs(ratio - anchor) <= band:
+def count_sign_changes(ratios: Sequence[float], counts: Sequence[int] = (), band: float = OSCILLATION_BAND) -> int:
+    """How often a series turns: steps smaller than ``band`` do not count as a direction, nor do those that chance
+    explains, where ``counts`` says of how many each is a ratio: three standard deviations of their difference."""
+    changes, direction, anchor = 0, 0, 0
+    chance = 0.0
+    if counts:
+        mean = sum(ratio * count for ratio, count in zip(ratios, counts, strict=True)) / sum(counts)
+        chance = OSCILLATION_SIGMAS * math.sqrt(mean * (1.0 - mean))
+    for index, ratio in enumerate(ratios):
+        noise = chance * math.sqrt(1.0 / counts[index] + 1.0 / counts[anchor]) if counts else 0.0
+        if abs(ratio - ratios[anchor]) <= max(band, noise):
             continue
-        towards = 1 if ratio > anchor else -1
+        towards = 1 if ratio > ratios[anchor] else -1
         changes += direction == -towards
-        direction, anchor = towards, ratio
+        direction, anchor = towards, index
     return changes
 
 
@@ -392,7 +398,8 @@ def find_recovery_s(timeline: dict[int, list[int]], spike: tuple[float, float]) 
 def _add_shapes(into: TierFigures, scenario: Scenario) -> None:
     seconds = sorted(into.timeline)
     ratios = [into.timeline[second][3] / into.timeline[second][0] for second in seconds]
-    into.oscillation_per_min.append(count_sign_changes(ratios) * 60.0 / scenario.duration_s)
+    counts = [into.timeline[second][0] for second in seconds]
+    into.oscillation_per_min.append(count_sign_changes(ratios, counts) * 60.0 / scenario.duration_s)
     if scenario.spike is not None:
         into.recovery_s.append(find_recovery_s(into.timeline, scenario.spike))
 

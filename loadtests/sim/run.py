@@ -17,12 +17,14 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from loadtests.sim.arms import ARMS, Plant
 from loadtests.sim.measure import RunFigures, check_conservation, measure
+from loadtests.sim.overview import draw_overview
 from loadtests.sim.report import REPORTS, build_table, write_report
 from loadtests.sim.scenario import SCENARIOS, Scenario, shorten
 from loadtests.sim.traces import TraceMissingError
 from loadtests.sim.world import World
 
 PROCESSES_MAX = 2
+OURS = "sluice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +84,16 @@ def sum_up(runs: Iterable[RunFigures]) -> list[RunFigures]:
     return list(sums.values())
 
 
-def plan(scenario: Scenario, arms: Sequence[str], loads: Sequence[float], seeds: int) -> list[Job]:
-    """The jobs of one scenario."""
+def plan(
+    scenario: Scenario, arms: Sequence[str], loads: Sequence[float], seeds: int, peer_seeds: int | None = None
+) -> list[Job]:
+    """The jobs of one scenario; arms that are not ours may have fewer seeds."""
     chosen = loads or scenario.loads or (scenario.load,)
     return [
-        Job(replace(scenario, load=load), arm, seed) for load in chosen for arm in arms for seed in range(1, seeds + 1)
+        Job(replace(scenario, load=load), arm, seed)
+        for load in chosen
+        for arm in arms
+        for seed in range(1, (seeds if arm == OURS or peer_seeds is None else peer_seeds) + 1)
     ]
 
 
@@ -99,6 +106,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--arm", default="", help="arms, with commas (all)")
     parser.add_argument("--load", default="", help="multiples of capacity, with commas (the scenario's)")
     parser.add_argument("--seeds", type=int, default=1, help="runs per arm and load (1)")
+    parser.add_argument("--peer-seeds", type=int, help="the same for arms other than ours (--seeds)")
     parser.add_argument("--workers", type=int, help="workers (the scenario's)")
     parser.add_argument("--duration", type=float, help="measured seconds (the scenario's)")
     parser.add_argument("--batched-tokens", type=int, help="the engine's budget per step (the profile's)")
@@ -138,7 +146,7 @@ def estimate_cost(job: Job) -> float:
 
 def run_scenarios(chosen: Sequence[Scenario], args: argparse.Namespace, console: Console) -> None:
     """All of them, each with its table and reports as soon as it is through."""
-    jobs = [plan(scenario, args.arms, args.loads, args.seeds) for scenario in chosen]
+    jobs = [plan(scenario, args.arms, args.loads, args.seeds, args.peer_seeds) for scenario in chosen]
     every = [job for some in jobs for job in some]
     columns = (
         TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"),
@@ -157,6 +165,8 @@ def run_scenarios(chosen: Sequence[Scenario], args: argparse.Namespace, console:
             console.print(build_table(scenario, sums))
             for path in write_report(scenario, sums, args.out):
                 console.print(f"  wrote {path}")
+    for path in draw_overview(args.out):
+        console.print(f"  wrote {path}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -218,7 +218,7 @@ def _list_scenarios() -> list[Scenario]:
         *(
             replace(
                 base, name=name, about=f"replay of {name}, scaled in time", mix=TraceSizes(name),
-                loads=(0.85, 1.2, 2.0),
+                loads=OVERLOADS, duration_s=60.0,
                 tenants=tuple(
                     replace(one, mix=TraceSizes(name, place / 6), arrivals=TraceProcess(name, place / 6))
                     for place, one in enumerate(SERVICE)

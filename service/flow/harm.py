@@ -13,6 +13,9 @@ contracts has a lower ceiling: what lies above it is headroom for those who were
 NEEDED_MAX_S = 0.8 * SLACK_MAX_S
 """Nobody's prompt is so long that it had to wait for more slack than can be saved up."""
 
+_HUGE_S = 1.0
+"""A prompt that takes longer to read than this many seconds may wait for a place several times as long."""
+
 _PRESSING_SHARE = 0.5
 """A prompt's own deadline comes before others' tokens once so much of the time to it has gone. A guess."""
 
@@ -58,3 +61,8 @@ def is_pressing(entry: Waiting, now: float) -> bool:
 def find_pressing_at(entry: Waiting, due_at: float) -> float:
     """When its own deadline comes before others' tokens."""
     return entry.request.arrived_at + _PRESSING_SHARE * (due_at - entry.request.arrived_at)
+
+
+def is_huge(state: FlowState, entry: Waiting) -> bool:
+    """Whether its prompt takes so long to read that a worker with enough slack is rare."""
+    return entry.estimate.prompt_tokens * state.ledger.reading.per_kilotoken_s * 1e-3 > _HUGE_S

@@ -253,7 +253,10 @@ class Referee:
         if case.guaranteed:
             if not case.choosy:
                 dearer = [other for other in waiting if other.band < case.band]
-                patient = case.presses(now) and not any(other.presses(now) for other in self._list_heads(dearer))
+                heads = self._list_heads(dearer)
+                huge_tokens = 1000.0 / controller._state.ledger.reading.per_kilotoken_s
+                patient = case.presses(now) or all(other.tokens > huge_tokens for other in heads)
+                patient = patient and not any(other.presses(now) for other in heads)
                 assert not dearer or patient, "a cheaper promise goes first"
             if any(not other.guaranteed for other in waiting):
                 self.floor_earned_s += self.config.shedding.floor_ratio * work_s

@@ -263,6 +263,15 @@ class TestPump:
         worker.healthy = True
         assert sent(pump(state, worker, 4.6)) == ["gold", "copper"]
 
+    def test_any_promise_passes_a_prompt_so_long_that_it_may_wait(self):
+        state = build_state()
+        worker = decode_promised(state)
+        worker.slack.seconds = 0.5
+        wait(state, "gold", band=0, due_at=9.0, tokens=100_000)
+        wait(state, "silver", band=1, due_at=4.0)
+        wait(state, "excess", band=EXCESS, due_at=4.0)
+        assert sent(pump(state, worker, 0.0)) == ["silver"]
+
     def test_nobody_passes_a_promise_that_presses(self):
         state = build_state()
         worker = decode_promised(state)

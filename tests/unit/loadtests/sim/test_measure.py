@@ -97,6 +97,8 @@ def test_turns_are_counted_beyond_a_band():
     assert count_sign_changes([0.0, 0.5, 1.0]) == 0
     assert count_sign_changes([0.0, 0.5, 0.0, 0.5]) == 2
     assert count_sign_changes([0.50, 0.52, 0.49, 0.51]) == 0
+    assert count_sign_changes([0.2, 0.6, 0.2, 0.6], [10, 10, 10, 10]) == 0  # ten draws may do that
+    assert count_sign_changes([0.2, 0.6, 0.2, 0.6], [1000, 1000, 1000, 1000]) == 2
 
 
 def test_recovery_must_last():
