@@ -214,7 +214,7 @@ def draw_picture(story: Story, path: Path) -> None:
     import matplotlib as mpl  # an optional dependency, wanted only here
 
     mpl.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     figure, axes = pyplot.subplots(1, 3, figsize=(15, 4.8))
     for axis, title, name in ((axes[0], "end to end (ms)", "e2e_s"), (axes[1], "first token (ms)", "ttft_s")):
@@ -231,6 +231,10 @@ def draw_picture(story: Story, path: Path) -> None:
             [low, high], [low / limit, high / limit], [low * limit, high * limit], alpha=0.12, color="gray"
         )
         axis.set(xscale="log", yscale="log", xlabel="measured", ylabel="predicted", title=title)
+        for scale in (axis.xaxis, axis.yaxis):
+            scale.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+            scale.set_major_formatter(ticker.FormatStrFormatter("%g"))
+            scale.set_minor_formatter(ticker.NullFormatter())
     axes[0].legend(fontsize=7, markerscale=3)
     for label, name in (("end to end", "e2e_s"), ("first token", "ttft_s")):
         errors = sorted(

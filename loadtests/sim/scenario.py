@@ -6,7 +6,7 @@ from enum import Enum
 from loadtests.sim import lengths, population
 from loadtests.sim.arrivals import Process, Stretch, TraceProcess, build_burst, build_diurnal, build_ramp, build_step
 from loadtests.sim.bounds import compute_peak
-from loadtests.sim.lengths import MeanSize, Mix, TraceSizes
+from loadtests.sim.lengths import Classes, MeanSize, Mix, SizeClass, Spread, TraceSizes
 from loadtests.sim.population import Client, Retry, TenantSpec, TierSpec
 from loadtests.sim.sensor import SensorConfig
 from service.emulator.profiles import CPU_SMALL, PROFILES, EngineProfile
@@ -149,6 +149,17 @@ def _list_scenarios() -> list[Scenario]:
         replace(SERVICE[5], mix=lengths.CHAT, arrivals=Process(shape=build_step(60.0, 0.0))),
         TenantSpec("huge", "default", 0.01, 0.01, mix=lengths.HUGE, arrivals=Process(shape=build_ramp(60, 61, 0, 1))),
     )
+    longer = SizeClass("longer", 1.0, Spread(6000.0, 0.7, 32_768), Spread(300.0, 0.7, 2048))
+    drift = (
+        *(replace(tenant, arrivals=Process(shape=build_diurnal(600.0, 0.8, 1.2, 4))) for tenant in SERVICE),
+        TenantSpec(
+            "grow", "default", 0.04, 0.04, mix=Classes((longer,)), arrivals=Process(shape=build_ramp(1320, 1500, 0, 1))
+        ),
+    )
+    creep = tuple(
+        Fault(FaultKind.SLOW, 300.0 + 20.0 * step, 320.0 + 20.0 * step, factor=1.0 + 0.02 * min(step, 20, 40 - step))
+        for step in range(1, 40)
+    )
     flood = (
         TenantSpec("acme", "priority", 0.94, 0.5),
         TenantSpec("core", "default", 0.03, 0.05),
@@ -193,6 +204,9 @@ def _list_scenarios() -> list[Scenario]:
                 warmup_s=60.0,                loads=(0.85, 1.2, 2.0)),
         replace(fault, name="accept-collapse", about="drafts are no longer accepted", mix=lengths.THINKING,
                 faults=(Fault(FaultKind.ACCEPT_COLLAPSE, 60.0, factor=0.17),)),
+        Scenario("drift", "step times creep up by 40 % and back, drafts are no longer accepted, prompts grow",
+                drift, load=0.95, warmup_s=60.0, duration_s=1800.0, loads=(0.95,),
+                faults=(*creep, Fault(FaultKind.ACCEPT_COLLAPSE, 1000.0, 1200.0, factor=0.3))),
         replace(fault, name="kv-cliff", about="5 % of the KV blocks are left",
                 faults=(Fault(FaultKind.KV_CLIFF, 60.0, factor=0.05),)),
         replace(fault, name="death", about="one worker dies and comes back after 40 s",

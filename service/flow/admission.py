@@ -36,16 +36,18 @@ def assess(state: FlowState, request: Request, now: float) -> Waiting:
     """Everything that decides the place of ``request`` in the queue; its work is taken from its contract here."""
     estimate = state.estimator.estimate(request)
     tier = state.config.tiers.get(request.tier)
-    median_s = state.prefill.predict_s(_foresee_unread_tokens(state, request, estimate))
+    unread = _foresee_unread_tokens(state, request, estimate) if request.prefix else estimate.prompt_tokens
+    median_s = state.prefill.predict_s(unread)
     hold_s, work_s = foresee_cost(state, estimate, median_s)
     band = classify(tier, request.rank, _within_contract(state, request, work_s, now))
     target_s = find_ttft_target_s(tier, estimate.prompt_tokens)
     due_at, give_up_at = None, request.deadline_at
+    calibration = state.calibration(request.tier)
     # Beyond the contract a late answer is worth no more than within it. Where not even an idle worker could keep the
     # promise, it is served as well as may be.
     if target_s is not None and median_s <= target_s:
         due_at = request.arrived_at + target_s
-        needed_s = min(state.calibration(request.tier).bound_s(median_s), max(median_s, _NEEDED_SHARE * target_s))
+        needed_s = min(calibration.bound_s(median_s), max(median_s, _NEEDED_SHARE * target_s))
         give_up_at = min(give_up_at, due_at - needed_s)
     state.sequence += 1
     tpot_s, spare_tokens = None, 0.0
@@ -56,13 +58,12 @@ def assess(state: FlowState, request: Request, now: float) -> Waiting:
         spare_tokens = _SPARE_SHARE * max(shortest - _SPARE_NOT, 0.0)
     return Waiting(
         request, estimate, band, due_at, give_up_at, hold_s, work_s, state.sequence, tpot_s, spare_tokens,
+        prefill_s=median_s, calibration=calibration,
     )  # fmt: skip
 
 
 def _foresee_unread_tokens(state: FlowState, request: Request, estimate: Estimate) -> float:
     """Prompt tokens that will have to be read if ``request`` goes where most of its prompt's beginning is known."""
-    if not request.prefix:
-        return estimate.prompt_tokens
     known = max(state.prefixes.find(request.prefix).values(), default=0)
     return estimate.prompt_tokens * (1.0 - min(known / max(request.prompt_bytes, 1), 1.0) * state.trust.ratio)
 
@@ -168,8 +169,11 @@ def _within_contract(state: FlowState, request: Request, work_s: float, now: flo
 
 def build_grounds(state: FlowState, entry: Waiting, wait_s: float | None) -> Grounds:
     """What is known of ``entry`` now, for the record."""
-    estimate = entry.estimate
+    estimate, bound_s = entry.estimate, None
+    if wait_s is not None and entry.foreseen_s is None:
+        entry.foreseen_s = wait_s + entry.prefill_s
+        bound_s = state.wait_calibration(entry.request.tier).bound_s(entry.foreseen_s)
     return Grounds(
         entry.band, estimate.prompt_tokens, estimate.output_tokens, entry.due_at, entry.give_up_at,
-        state.room.size, state.ledger.permits, wait_s,
+        state.room.size, state.ledger.permits, wait_s, bound_s=bound_s,
     )  # fmt: skip

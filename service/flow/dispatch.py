@@ -8,7 +8,7 @@ from service.flow.breaker import may_try, observe_dispatch
 from service.flow.harm import GRAIN_S, find_pressing_at, is_huge, is_pressing, keeps_pace, leaves_time
 from service.flow.state import FlowState
 from service.flow.waiting import Waiting
-from service.flow.worker import WorkerState, find_unread_tokens
+from service.flow.worker import WorkerState, find_unread_tokens, widen_for
 
 _LOOKED_AT = 8
 """Workers compared for one request; beyond that many, a random sample. The gain of looking at more than a few is small
@@ -54,7 +54,8 @@ def foresee_ttft_s(state: FlowState, entry: Waiting, worker: WorkerState) -> flo
     """Median time from dispatch to first token on ``worker``."""
     prefill = worker.prefill if worker.prefill.known else state.prefill
     unread = entry.estimate.prompt_tokens if entry.known is None else find_unread_tokens(entry, worker)
-    return prefill.predict_s(worker.backlog_tokens + unread)
+    tokens = worker.backlog_tokens + unread
+    return prefill.predict_s(tokens) * worker.medians.factor(tokens)
 
 
 def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> float | None:
@@ -62,7 +63,8 @@ def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> f
     if not has_permit(state, worker, now):
         return None
     guaranteed = is_guaranteed(entry.band)
-    if not guaranteed and worker.is_stale(now):
+    stale_s = 0.0 if worker.load is None else worker.find_stale_s(now)
+    if stale_s and not guaranteed:
         return None
     if not keeps_pace(entry, worker) or not leaves_time(state, entry, worker, now):
         return None
@@ -71,13 +73,15 @@ def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> f
     ttft_s = foresee_ttft_s(state, entry, worker)
     if worker.backlog_tokens:
         prefill = worker.prefill if worker.prefill.known else state.prefill
-        behind_s = ttft_s - prefill.predict_s(find_unread_tokens(entry, worker))
+        behind_s = worker.backlog_tokens * prefill.per_kilotoken_s * 1e-3
         free_s = _BACKLOG_FREE_S if entry.due_at is None else _BACKLOG_SHARE * (entry.due_at - entry.request.arrived_at)
         if behind_s > free_s:
             return None
         if entry.due_at is not None and now + ttft_s > entry.due_at:
             return None
-    return ttft_s
+    # a silent worker is foreseen to be later, so that others are preferred; to wait for one that will not speak helps
+    # nobody
+    return ttft_s * widen_for(stale_s) if stale_s else ttft_s
 
 
 def choose_worker(state: FlowState, entry: Waiting, now: float) -> tuple[WorkerState, float] | None:
@@ -164,6 +168,7 @@ def send(state: FlowState, entry: Waiting, worker: WorkerState, ttft_s: float, n
         entry.band, estimate.prompt_tokens, estimate.output_tokens, entry.due_at, entry.give_up_at,
         state.room.size, state.ledger.permits, None, ttft_s, len(worker.held), worker.permits,
         None if entry.known is None else estimate.prompt_tokens - unread,
+        entry.calibration.bound_s(ttft_s),
     )  # fmt: skip
     state.ledger.grant(entry, worker, unread, ttft_s, now)
     request = entry.request

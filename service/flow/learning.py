@@ -36,12 +36,18 @@ _DECODING_SHARE = 0.5
 def learn_first_token(state: FlowState, running: Running, worker: WorkerState, now: float) -> None:
     """A first token came: was it foreseen well, and how fast does this worker, and how fast do all, read prompts?"""
     seconds = now - running.permit.granted_at
-    state.calibration(running.entry.request.tier).observe(running.ttft_s, seconds)
+    entry = running.entry
+    entry.calibration.observe(running.ttft_s, seconds)
+    if entry.foreseen_s is not None and entry.attempt == 1:
+        state.wait_calibration(entry.request.tier).observe(entry.foreseen_s, now - entry.request.arrived_at)
     if not worker.limit.found:
         _widen(state, running, worker, now)
     granted_at, read_at = running.permit.granted_at, worker.read_at
     worker.read_at = now
-    if worker.prefill.samples < _TAUGHT or not (running.entry.sequence * _SCATTER >> 16) & _SAMPLED:
+    lot = entry.sequence * _SCATTER >> 16
+    if lot & 1:
+        worker.medians.observe(running.ahead_tokens, running.ttft_s, seconds)
+    if worker.prefill.samples < _TAUGHT or not lot & _SAMPLED:
         worker.prefill.observe(running.ahead_tokens, seconds)
         state.prefill.observe(running.ahead_tokens, seconds)
         reading_s = now - read_at if read_at > granted_at else max(seconds - _STEP_S, 0.0)
@@ -74,6 +80,8 @@ def learn_answer(
         state.trust.observe(running.known_ratio, cached_ratio)
     state.estimator.observe(running.entry.request, event.prompt_tokens, tokens)
     waste.observe(tokens or 0, 0.0, now)
+    hold_s, mean_s = now - running.permit.granted_at, state.mean_hold_s
+    state.mean_hold_s = hold_s if mean_s is None else mean_s + _TPOT_WEIGHT * (hold_s - mean_s)
     if tokens is not None and running.entry.tpot_s is not None:
         state.short(running.entry.request.tier).observe(tokens)
     if running.first_token_at is None or tokens is None or tokens < _SHORT_TOKENS:

@@ -1,7 +1,7 @@
 """Learns how fast one worker is: time per output token by batch size, and time to first token by prompt backlog."""
 
 from bisect import bisect_left, bisect_right
-from math import sqrt
+from math import log, sqrt
 
 _BATCH_EDGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _ROW_WEIGHT = 0.25
@@ -13,19 +13,26 @@ _DRIFT_WEIGHT = 0.15
 does so at every batch size."""
 
 
+_JUMP, _JUMP_LEAST = log(1.5), 0.2
+_SPREAD_WEIGHT = 0.1
+
+
 class DecodePace:
     """Mean time per output token as a function of how many requests decode side by side.
 
     A table over batch sizes, filled by readings and interpolated between them. Speculation is part of what is
     measured: several tokens per step make a smaller time per token, and where its schedule changes with the batch the
-    table bends with it.
+    table bends with it. Drift is followed by a mean; a jump, as when drafts are no longer accepted, scales the whole
+    table at the second reading that shows it.
 
     Trade-offs: a batch size that was never seen is extrapolated along the last slope.
     """
 
-    __slots__ = ("_batches", "_known", "_rows")
+    __slots__ = ("_batches", "_known", "_rows", "_spread", "_surprise")
 
     def __init__(self) -> None:
+        self._spread = 0.1
+        self._surprise = 0.0
         self._rows: list[tuple[float, float] | None] = [None] * (len(_BATCH_EDGES) + 1)
         self._known: list[tuple[float, float]] = []
         self._batches: list[float] = []
@@ -42,6 +49,9 @@ class DecodePace:
         index = bisect_right(_BATCH_EDGES, batch)
         expected = self.predict_s(batch)
         row = self._rows[index]
+        if row is not None and expected is not None and self._has_jumped(log(tpot_s / expected)):
+            self._rows = [None if one is None else (one[0], one[1] * tpot_s / expected) for one in self._rows]
+            expected, row = None, None
         if row is None:
             self._rows[index] = (batch, tpot_s)
         else:
@@ -56,6 +66,17 @@ class DecodePace:
                     self._rows[other] = (entry[0], entry[1] * factor)
         self._known = [row for row in self._rows if row is not None]  # predictions are many, readings few
         self._batches = [row[0] for row in self._known]
+
+    def _has_jumped(self, surprise: float) -> bool:
+        """Whether the machine is another than it was: two readings on end lie far off, on the same side. ``surprise``
+        is the logarithm of how far; five times its usual size is far, and so is half again as much in any case."""
+        size, before = abs(surprise), self._surprise
+        if size <= min(max(5.0 * self._spread, _JUMP_LEAST), _JUMP):
+            self._spread += _SPREAD_WEIGHT * (size - self._spread)
+            self._surprise = 0.0
+            return False
+        self._surprise = 0.0 if surprise * before > 0.0 else surprise
+        return surprise * before > 0.0
 
     def predict_s(self, batch: float) -> float | None:
         """Expected time per output token at ``batch``; ``None`` before anything was measured."""

@@ -39,8 +39,11 @@ class FlowState:
     buckets: dict[TenantId, ContractBucket] = field(default_factory=dict)
     calibrations: dict[TierName, Quantile] = field(default_factory=dict)
     shorts: dict[TierName, ShortAnswer] = field(default_factory=dict)
+    wait_calibrations: dict[TierName, Quantile] = field(default_factory=dict)
     alarms: Alarms = field(default_factory=Alarms)
     tpot_s: float | None = None
+    mean_hold_s: float | None = None
+    """For how long those that were served held a permit: the next is free after as much, divided by all permits."""
     sequence: int = 0
     draining: bool = False
     floor_credit_s: float = 0.0
@@ -58,6 +61,13 @@ class FlowState:
         if short is None:
             short = self.shorts[tier] = ShortAnswer()
         return short
+
+    def wait_calibration(self, tier: TierName) -> Quantile:
+        """How far first tokens of those who had to wait come after they were foreseen at their arrival."""
+        quantile = self.wait_calibrations.get(tier)
+        if quantile is None:
+            quantile = self.wait_calibrations[tier] = Quantile(_ADMISSION_LEVEL, 0.5)
+        return quantile
 
     @property
     def capacity_found(self) -> bool:

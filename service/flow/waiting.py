@@ -1,11 +1,12 @@
 """One request that waits, with everything that decides its place in the queue."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from service.domain.estimate import Estimate
 from service.domain.request import Request
 from service.domain.units import WorkerId
+from service.flow.calibration import Quantile
 
 NOWHERE: frozenset[WorkerId] = frozenset()
 """The workers on which a fresh request has failed."""
@@ -21,6 +22,8 @@ class Waiting:
     to again; ``tpot_s`` is the time per token it was promised; ``revoked`` counts how often it was taken back.
     ``known`` says how many bytes of its prompt each cache (``flow.prefix``) held when a place was last looked for,
     ``known_most_bytes`` how many the best of those that can be used.
+    ``prefill_s`` is the time to its first token on an idle worker; ``foreseen_s`` when it was expected, from arrival,
+    as it began to wait; ``calibration`` is its tier's.
     """
 
     request: Request
@@ -39,13 +42,17 @@ class Waiting:
     gone: bool = False
     known: Mapping[int, int] | None = None
     known_most_bytes: int = 0
+    prefill_s: float = 0.0
+    foreseen_s: float | None = None
+    calibration: Quantile = field(default_factory=lambda: Quantile(0.95))
 
     def renew(self, sequence: int, attempt: int, failed_on: frozenset[WorkerId], revoked: int) -> "Waiting":
         """The entry under which it waits again after it came back from a worker, with all the patience it has left; the
         queue's heaps may still hold this one."""
         return Waiting(
             self.request, self.estimate, self.band, self.due_at, self.request.deadline_at, self.hold_s, self.work_s,
-            sequence, self.tpot_s, self.spare_tokens, attempt, failed_on, revoked,
+            sequence, self.tpot_s, self.spare_tokens, attempt, failed_on, revoked, prefill_s=self.prefill_s,
+            calibration=self.calibration,
         )  # fmt: skip
 
     @property

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from service.domain.load import WorkerLoad
 from service.domain.units import RequestId, WorkerId
 from service.flow.breaker import BreakerState
+from service.flow.calibration import Medians
 from service.flow.limit import WorkerLimit
 from service.flow.pace import DecodePace, PrefillPace, ReadingPace
 from service.flow.prefix import CacheTrust
@@ -58,6 +59,7 @@ class WorkerState:
     next_lesson_at: float = 0.0
     cache: int = 0
     trust: CacheTrust = field(default_factory=CacheTrust)
+    medians: Medians = field(default_factory=Medians)
     _peak: int = 0
     _area: float = 0.0
     _area_at: float | None = None
@@ -148,7 +150,18 @@ class WorkerState:
 
     def is_stale(self, now: float) -> bool:
         """Whether its own word is too old to build on; a worker that never spoke is not stale, only unknown."""
-        return self.load is not None and self.load.age_s(now) > STALE_AFTER_S
+        return self.find_stale_s(now) > 0.0
+
+    def find_stale_s(self, now: float) -> float:
+        """For how long its own word has been too old."""
+        load = self.load
+        return 0.0 if load is None else max(now - load.observed_at - STALE_AFTER_S, 0.0)
+
+
+def widen_for(stale_s: float) -> float:
+    """What a first token foreseen for a worker is multiplied with, when it is held against a promise, ``stale_s`` after
+    its word became too old: a fifth more each three seconds, up to 2.5."""
+    return float(min(1.2 ** (stale_s / STALE_AFTER_S), 2.5))
 
 
 def find_unread_tokens(entry: Waiting, worker: WorkerState) -> int:

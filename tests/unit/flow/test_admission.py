@@ -9,6 +9,7 @@ from service.domain.outcome import Outcome
 from service.domain.tier import Tier
 from service.flow.admission import (
     assess,
+    build_grounds,
     displace_for,
     find_bar,
     find_refusal,
@@ -198,3 +199,13 @@ def test_what_is_known_of_a_prompt_costs_its_tenant_less():
     after = assess(state, request, 0.0)
     assert after.estimate == before.estimate
     assert before.work_s - after.work_s == pytest.approx(0.05 * 10 * 0.75 * 0.5, rel=0.01)  # half of it is believed
+
+
+def test_whoever_waits_is_told_of_a_bound_that_holds_nineteen_times_in_twenty():
+    state = build_state()
+    entry = assess(state, build_request("r", tier="gold", rank=0), 0.0)
+    assert build_grounds(state, entry, None).bound_s is None
+    grounds = build_grounds(state, entry, 2.0)
+    assert entry.foreseen_s == pytest.approx(2.0 + entry.prefill_s)
+    assert grounds.bound_s == pytest.approx(entry.foreseen_s * 1.6487, rel=1e-3)
+    assert build_grounds(state, entry, 5.0).bound_s is None  # what was said first is what counts

@@ -442,3 +442,22 @@ class TestAffinity:
         state = build_state("abcd")
         chosen = [choose_worker(state, build_entry(f"r{turn}"), 0.0)[0].worker_id for turn in range(400)]
         assert all(60 < chosen.count(name) < 140 for name in "abcd")
+
+
+def test_a_worker_that_is_silent_is_foreseen_to_be_later_and_still_a_place():
+    state = build_state()
+    worker = state.ledger.worker("a")
+    worker.load = WorkerLoad(0.0)
+    entry = build_entry("r", tokens=2000, due_at=9.2)
+    fresh_s = fits(state, entry, worker, 2.0)
+    assert fresh_s == pytest.approx(0.12)
+    assert fits(state, entry, worker, 30.0) > 1.5 * fresh_s
+
+
+def test_what_medians_have_learned_is_part_of_what_is_foreseen():
+    state = build_state()
+    worker = state.ledger.worker("a")
+    worker.medians._common = 2.0
+    assert fits(state, build_entry("r", tokens=2000), worker, 0.0) == pytest.approx(0.24)
+    dispatch = send(state, build_entry("r", tokens=2000), worker, 0.24, 0.0)
+    assert dispatch.grounds.bound_s == pytest.approx(0.24)

@@ -31,9 +31,14 @@ def answer(state, tokens, now=10.9):
 
 def test_a_first_token_teaches_the_pool_and_the_worker(state):
     worker = state.ledger.worker("a")
-    before = state.calibration("standard").q
+    calibration = state.ledger.running["r"].entry.calibration
+    before = calibration.q
     learn_first_token(state, state.ledger.running["r"], worker, 0.5)
-    assert state.calibration("standard").q > before
+    assert calibration.q > before
+    assert worker.medians.factor(100) == 1.0  # every second one teaches them
+    state.ledger.running["r"].entry.sequence = next(n for n in range(9) if (n * 0x9E3779B1 >> 16) & 1)
+    learn_first_token(state, state.ledger.running["r"], worker, 0.5)
+    assert worker.medians.factor(100) > 1.0
     assert worker.prefill.predict_s(100) == state.prefill.predict_s(100) > 0.1
 
 
@@ -183,3 +188,12 @@ def test_the_shortest_answers_of_a_tier_are_learned_from_those_with_a_pace():
         running, worker = state.ledger.release(name, 1.0)
         learn_answer(state, WasteBudget(), PermitEnded(name, PermitEnding.SERVED, 100, 100), running, worker, 1.0)
         assert (state.short("standard").tokens > 2.0) is (tpot_s is not None)
+
+
+@pytest.mark.parametrize(("attempt", "learned"), [(1, True), (2, False)])
+def test_those_who_waited_teach_how_well_waits_are_foreseen(state, attempt, learned):
+    running = state.ledger.running["r"]
+    running.entry.foreseen_s, running.entry.attempt = 0.1, attempt
+    before = state.wait_calibration("standard").q
+    learn_first_token(state, running, state.ledger.worker("a"), 9.0)
+    assert (state.wait_calibration("standard").q > before) is learned

@@ -1,5 +1,7 @@
 """How fast a worker is."""
 
+import random
+
 import pytest
 
 from service.flow.pace import DecodePace, PrefillPace, ReadingPace
@@ -99,3 +101,43 @@ class TestReading:
         pool = ReadingPace(0.99, 5.0)
         pool.observe(1_000, 60.0)
         assert pool.per_kilotoken_s < 0.06
+
+
+class TestJump:
+    def learn(self, factor=1.0, readings=40, seed=5, pace=None):
+        chance = random.Random(seed)
+        pace = pace or DecodePace()
+        for turn in range(readings):
+            batch = (8.0, 32.0)[turn % 2]
+            pace.observe(batch, factor * (0.01 + 0.0002 * batch) * chance.lognormvariate(0.0, 0.05))
+        return pace
+
+    @pytest.mark.parametrize("factor", [3.0, 0.4])
+    def test_two_readings_scale_the_whole_table(self, factor):
+        pace = self.learn()
+        before = pace.predict_s(32.0)
+        pace.observe(8.0, factor * pace.predict_s(8.0))
+        pace.observe(8.0, factor * 0.0116)
+        assert pace.predict_s(8.0) == pytest.approx(factor * 0.0116, rel=0.05)
+        assert pace.predict_s(32.0) == pytest.approx(factor * before, rel=0.35)
+
+    def test_one_reading_that_lies_far_off_does_not(self):
+        pace = self.learn()
+        before = pace.predict_s(32.0)
+        pace.observe(8.0, 3.0 * 0.0116)
+        pace.observe(8.0, 0.0116)
+        assert pace.predict_s(32.0) < 1.2 * before
+
+    def test_nor_do_two_on_different_sides(self):
+        pace = self.learn()
+        before = pace.predict_s(32.0)
+        pace.observe(8.0, 3.0 * 0.0116)
+        pace.observe(8.0, 0.3 * 0.0116)
+        assert 0.8 * before < pace.predict_s(32.0) < 1.2 * before
+
+    def test_where_readings_scatter_more_is_taken_for_chance(self):
+        pace = DecodePace()
+        for turn in range(60):
+            pace.observe(8.0, 0.01 * (1.12 if turn % 2 else 0.9))
+        spread = pace._spread
+        assert 0.04 < spread < 0.2

@@ -3,7 +3,7 @@
 import pytest
 
 from service.domain.load import WorkerLoad
-from service.flow.worker import WorkerState
+from service.flow.worker import WorkerState, widen_for
 
 
 def load(at, generated, running=8, waiting=0):
@@ -109,3 +109,15 @@ def test_a_counter_that_goes_back_tells_of_a_restart():
     assert not worker.has_restarted(load(1.0, 1000))
     assert not worker.has_restarted(load(1.0, None))
     assert worker.has_restarted(load(1.0, 999))
+
+
+def test_how_long_its_word_has_been_too_old():
+    worker = WorkerState("a")
+    assert worker.find_stale_s(100.0) == 0.0
+    worker.load = load(0.0, 1000)
+    assert worker.find_stale_s(3.0) == 0.0
+    assert worker.find_stale_s(5.0) == 2.0
+
+
+def test_the_older_its_word_the_wider_what_is_foreseen():
+    assert [widen_for(stale_s) for stale_s in (0.0, 3.0, 6.0, 1000.0)] == pytest.approx([1.0, 1.2, 1.44, 2.5])
