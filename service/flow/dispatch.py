@@ -189,6 +189,7 @@ def pump(state: FlowState, hint: WorkerState | None, now: float) -> list[Command
     that presses passes one that does not, and any promise one whose prompt is so long that it may wait for seconds.
     """
     room, out = state.room, []
+    sent: Waiting | None = None
     if room.choosy:
         out += _pump_lines(state, hint.worker_id if hint is not None else None, hint, now)
     while room.size > room.choosy:
@@ -197,21 +198,25 @@ def pump(state: FlowState, hint: WorkerState | None, now: float) -> list[Command
         if entry is None or place is None:
             if entry is not None:  # its turn has come, and it has no place: it keeps its turn, and saves up no more
                 state.floor_credit_s = entry.work_s
-            first = _find_first(state, hint, now)
+            first = _find_first(state, hint, sent, now)
             if first is None:
                 break
             entry, place = first
         out.append(send(state, entry, *place, now))
+        sent = entry
     return out
 
 
 def _find_first(
-    state: FlowState, hint: WorkerState | None, now: float
+    state: FlowState, hint: WorkerState | None, sent: Waiting | None, now: float
 ) -> tuple[Waiting, tuple[WorkerState, float]] | None:
     """Who of the dearest band goes next, and where; if that one finds no place and has time, who of a cheaper one has
-    none left, or anybody promised something if it may wait long."""
+    none left, or anybody promised something if it may wait long. Who comes first because another was ``sent`` may fit
+    where that one did not."""
     bands = state.room.bands()
     entry = next(bands)[1].next(now)
+    if sent is not None and _asks_less(entry, sent):
+        hint = None
     place = find_place(state, entry, hint, now)
     if place is not None:
         return entry, place
@@ -228,6 +233,13 @@ def _find_first(
         if other.due_at is not None:
             state.alarms.note_again(find_pressing_at(other, other.due_at) + GRAIN_S)
     return None
+
+
+def _asks_less(entry: Waiting, sent: Waiting) -> bool:
+    """Whether a worker may be a place for ``entry`` that was none for ``sent``: where all ask for the same, nobody else
+    need be looked at."""
+    same = entry.band == sent.band and entry.tpot_s == sent.tpot_s and (entry.due_at is None) == (sent.due_at is None)
+    return not same or entry.estimate.prompt_tokens < sent.estimate.prompt_tokens
 
 
 def choose_floor(state: FlowState, now: float) -> Waiting | None:

@@ -9,7 +9,7 @@ from service.domain.load import WorkerLoad
 from service.flow.band import BEST_EFFORT, EXCESS
 from service.flow.breaker import observe_failure
 from service.flow.config import FlowConfig, SheddingConfig
-from service.flow.dispatch import choose_floor, choose_worker, find_place, fits, has_permit, pump, send
+from service.flow.dispatch import _asks_less, choose_floor, choose_worker, find_place, fits, has_permit, pump, send
 from service.flow.retry import RetryBudget
 from service.flow.state import FlowState
 from tests.support.flow import build_entry
@@ -462,3 +462,17 @@ def test_what_medians_have_learned_is_part_of_what_is_foreseen():
     assert fits(state, build_entry("r", tokens=2000), worker, 0.0) == pytest.approx(0.24)
     dispatch = send(state, build_entry("r", tokens=2000), worker, 0.24, 0.0)
     assert dispatch.grounds.bound_s == pytest.approx(0.24)
+
+
+def test_where_all_ask_for_the_same_nobody_else_need_be_looked_at():
+    sent = build_entry("r", tpot_s=0.05, due_at=4.0, tokens=100)
+    assert not _asks_less(build_entry("s", tpot_s=0.05, due_at=5.0, tokens=100), sent)
+    assert not _asks_less(build_entry("s", tpot_s=0.05, due_at=5.0, tokens=900), sent)
+
+
+def test_a_smaller_prompt_another_promise_or_none_asks_for_less():
+    sent = build_entry("r", tpot_s=0.05, due_at=4.0, tokens=100)
+    assert _asks_less(build_entry("s", tpot_s=0.05, due_at=5.0, tokens=99), sent)
+    assert _asks_less(build_entry("s", tpot_s=0.1, due_at=5.0, tokens=100), sent)
+    assert _asks_less(build_entry("s", tpot_s=0.05, tokens=100), sent)
+    assert _asks_less(build_entry("s", tpot_s=0.05, due_at=5.0, band=2, tokens=100), sent)
