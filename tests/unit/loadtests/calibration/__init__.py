@@ -1,1 +1,0 @@
-"""Calibration of the emulator."""
