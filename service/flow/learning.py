@@ -80,6 +80,8 @@ def learn_answer(
         state.trust.observe(running.known_ratio, cached_ratio)
     state.estimator.observe(running.entry.request, event.prompt_tokens, tokens)
     waste.observe(tokens or 0, 0.0, now)
+    hold_s, mean_s = now - running.permit.granted_at, state.mean_hold_s
+    state.mean_hold_s = hold_s if mean_s is None else mean_s + _TPOT_WEIGHT * (hold_s - mean_s)
     if tokens is not None and running.entry.tpot_s is not None:
         state.short(running.entry.request.tier).observe(tokens)
     if running.first_token_at is None or tokens is None or tokens < _SHORT_TOKENS:

@@ -61,7 +61,8 @@ def revoke_for(state: FlowState, entry: Waiting, wait_s: float | None, waste: Wa
     if entry.due_at is None or not state.ledger.sheddable:
         return []
     if wait_s is not None:
-        free_s = entry.hold_s / max(state.ledger.permits, 1)  # until the next permit is free, though nobody waits
+        hold_s = max(entry.hold_s, state.mean_hold_s or 0.0)
+        free_s = hold_s / max(state.ledger.permits, 1)  # until the next permit is free, though nobody waits
         if now + 2.0 * (wait_s + free_s) <= entry.give_up_at:
             return []
     victim = find_victim(state, entry, waste, now)

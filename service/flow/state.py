@@ -42,6 +42,8 @@ class FlowState:
     wait_calibrations: dict[TierName, Quantile] = field(default_factory=dict)
     alarms: Alarms = field(default_factory=Alarms)
     tpot_s: float | None = None
+    mean_hold_s: float | None = None
+    """For how long those that were served held a permit: the next is free after as much, divided by all permits."""
     sequence: int = 0
     draining: bool = False
     floor_credit_s: float = 0.0

@@ -32,10 +32,10 @@ from service.domain.units import RequestId, WorkerId
 from service.flow.band import is_guaranteed
 from service.flow.config import FlowConfig, Reconfigured
 from service.flow.controller import FlowController
-from service.flow.dispatch import _NEEDED_MAX_S, _keeps_pace, find_unread_tokens
+from service.flow.harm import NEEDED_MAX_S, keeps_pace
 from service.flow.shedding import _LOOKED_AT
 from service.flow.waiting import Waiting
-from service.flow.worker import STALE_AFTER_S, WorkerState
+from service.flow.worker import STALE_AFTER_S, WorkerState, find_unread_tokens
 
 
 @dataclass
@@ -66,6 +66,10 @@ class Case:
     def guaranteed(self) -> bool:
         """Whether it is what somebody was promised."""
         return is_guaranteed(self.band)
+
+    def presses(self, now: float) -> bool:
+        """Whether half of the time to its promise has gone; where nothing is promised, always."""
+        return self.due_at is None or now > (self.request.arrived_at + self.due_at) / 2.0
 
     def learn(self, grounds: Grounds) -> None:
         """What the controller made of it."""
@@ -206,7 +210,7 @@ class Referee:
                 self._check_enqueue(event, case, command)
             case Dispatch():
                 self._check_dispatch(controller, event, case, now, command)
-                self._check_order(controller, event, case)
+                self._check_order(controller, case, now)
                 station = self.stations[command.worker_id]
                 station.held.add(name)
                 case.worker_id, case.attempts = command.worker_id, command.attempt
@@ -241,19 +245,28 @@ class Referee:
             allowed = self.config.shedding.revoked_ratio * (self.made_tokens + 500.0)
             assert wasted <= allowed + 1e-6, "more is wasted than may be"
 
-    def _check_order(self, controller: FlowController, event: Event | Reconfigured, case: Case) -> None:
-        """Dearer bands first; what is beyond contracts before guaranteed work only as far as it has earned it."""
+    def _check_order(self, controller: FlowController, case: Case, now: float) -> None:
+        """Dearer bands first, unless their promises have time and this one has not; what is beyond contracts before
+        guaranteed work only as far as it has earned it."""
         waiting = [other for other in self.waiting if other is not case and not other.choosy]
         work_s = controller._state.ledger.running[case.request.request_id].entry.work_s
         if case.guaranteed:
             if not case.choosy:
-                assert all(case.band <= other.band for other in waiting), "a cheaper promise goes first"
+                dearer = [other for other in waiting if other.band < case.band]
+                patient = case.presses(now) and not any(other.presses(now) for other in self._list_heads(dearer))
+                assert not dearer or patient, "a cheaper promise goes first"
             if any(not other.guaranteed for other in waiting):
                 self.floor_earned_s += self.config.shedding.floor_ratio * work_s
         elif not case.choosy and any(other.guaranteed for other in waiting):
             assert self.config.shedding.brownout_forced < 2, "the floor is kept in spite of the operator"
             self.floor_spent_s += work_s
             assert self.floor_spent_s <= self.floor_earned_s + 1e-9, "beyond contract goes before promised work"
+
+    def _list_heads(self, cases: list[Case]) -> list[Case]:
+        """Who is due first of the dearest band among ``cases``."""
+        band = min((case.band for case in cases), default=0)
+        heads = [case for case in cases if case.band == band]
+        return [min(heads, key=lambda case: case.due_at or case.request.deadline_at)] if heads else []
 
     def _check_enqueue(self, event: Event | Reconfigured, case: Case, command: Enqueue) -> None:
         if command.grounds is not None:
@@ -440,12 +453,12 @@ class Referee:
             return False
         if not worker.held:
             return True
-        return not worker.backlog_tokens and case.due_at is None and _keeps_pace(entry, worker)
+        return not worker.backlog_tokens and case.due_at is None and keeps_pace(entry, worker)
 
     def _find_enough_at(self, worker: WorkerState, entry: Waiting, now: float) -> float:
         """When those who decode there have slack enough for the prompt of ``entry``."""
         slack = worker.slack
-        needed_s = min(find_unread_tokens(entry, worker) * worker.reading.per_kilotoken_s * 1e-3, _NEEDED_MAX_S)
+        needed_s = min(find_unread_tokens(entry, worker) * worker.reading.per_kilotoken_s * 1e-3, NEEDED_MAX_S)
         return max(slack.busy_until, slack._at) + (needed_s - slack.seconds) / slack.rate
 
     # ---------------------------------------------------------------- books

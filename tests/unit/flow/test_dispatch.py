@@ -9,7 +9,7 @@ from service.domain.load import WorkerLoad
 from service.flow.band import BEST_EFFORT, EXCESS
 from service.flow.breaker import observe_failure
 from service.flow.config import FlowConfig, SheddingConfig
-from service.flow.dispatch import choose_floor, choose_worker, find_place, fits, has_permit, pump, send
+from service.flow.dispatch import _asks_less, choose_floor, choose_worker, find_place, fits, has_permit, pump, send
 from service.flow.retry import RetryBudget
 from service.flow.state import FlowState
 from tests.support.flow import build_entry
@@ -245,6 +245,32 @@ class TestPump:
         wait(state, "batch", band=BEST_EFFORT)
         assert pump(state, worker, 0.0) == []
 
+    def test_a_promise_that_presses_passes_one_that_has_time(self):
+        state = build_state()
+        worker = decode_promised(state)
+        worker.slack.seconds = -100.0
+        wait(state, "gold", band=0, due_at=9.0)
+        wait(state, "silver", band=1, due_at=4.0)
+        wait(state, "excess", band=EXCESS, due_at=4.0)
+        assert pump(state, worker, 1.0) == []
+        assert state.alarms.next_at() == pytest.approx(2.001)
+        assert sent(pump(state, worker, 2.001)) == ["silver"]
+        wait(state, "bronze", band=2)
+        assert pump(state, worker, 3.0) == []
+        worker.healthy = False
+        wait(state, "copper", band=2, due_at=5.0)
+        assert pump(state, worker, 4.0) == []
+        worker.healthy = True
+        assert sent(pump(state, worker, 4.6)) == ["gold", "copper"]
+
+    def test_nobody_passes_a_promise_that_presses(self):
+        state = build_state()
+        worker = decode_promised(state)
+        worker.permits = 1
+        wait(state, "gold", band=0, due_at=2.0)
+        wait(state, "silver", band=1, due_at=2.0)
+        assert pump(state, worker, 1.5) == []
+
     def test_lines_stop_at_the_first_without_a_place(self):
         state = build_state("ab", requests_per_worker=1)
         worker = occupy(state, "a", 1)
@@ -409,15 +435,14 @@ class TestAffinity:
         assert all(60 < chosen.count(name) < 140 for name in "abcd")
 
 
-def test_for_a_worker_that_is_silent_what_is_foreseen_is_held_against_a_promise_with_more_room():
+def test_a_worker_that_is_silent_is_foreseen_to_be_later_and_still_a_place():
     state = build_state()
     worker = state.ledger.worker("a")
     worker.load = WorkerLoad(0.0)
     entry = build_entry("r", tokens=2000, due_at=9.2)
-    assert fits(state, entry, worker, 9.0) == pytest.approx(0.12)
-    worker.load = WorkerLoad(-30.0)
-    assert fits(state, entry, worker, 9.0) is None
-    assert fits(state, build_entry("s", tokens=2000), worker, 9.0) == pytest.approx(0.12)
+    fresh_s = fits(state, entry, worker, 2.0)
+    assert fresh_s == pytest.approx(0.12)
+    assert fits(state, entry, worker, 30.0) > 1.5 * fresh_s
 
 
 def test_what_medians_have_learned_is_part_of_what_is_foreseen():
@@ -427,3 +452,17 @@ def test_what_medians_have_learned_is_part_of_what_is_foreseen():
     assert fits(state, build_entry("r", tokens=2000), worker, 0.0) == pytest.approx(0.24)
     dispatch = send(state, build_entry("r", tokens=2000), worker, 0.24, 0.0)
     assert dispatch.grounds.bound_s == pytest.approx(0.24)
+
+
+def test_where_all_ask_for_the_same_nobody_else_need_be_looked_at():
+    sent = build_entry("r", tpot_s=0.05, due_at=4.0, tokens=100)
+    assert not _asks_less(build_entry("s", tpot_s=0.05, due_at=5.0, tokens=100), sent)
+    assert not _asks_less(build_entry("s", tpot_s=0.05, due_at=5.0, tokens=900), sent)
+
+
+def test_a_smaller_prompt_another_promise_or_none_asks_for_less():
+    sent = build_entry("r", tpot_s=0.05, due_at=4.0, tokens=100)
+    assert _asks_less(build_entry("s", tpot_s=0.05, due_at=5.0, tokens=99), sent)
+    assert _asks_less(build_entry("s", tpot_s=0.1, due_at=5.0, tokens=100), sent)
+    assert _asks_less(build_entry("s", tpot_s=0.05, tokens=100), sent)
+    assert _asks_less(build_entry("s", tpot_s=0.05, due_at=5.0, band=2, tokens=100), sent)
