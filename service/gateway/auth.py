@@ -52,8 +52,19 @@ class Known:
     generation: int
 
     def is_still_true(self, authorization: bytes | None, api_key: bytes | None, generation: int) -> bool:
-        """Whether the same words still mean the same tenant."""
-        return self.generation == generation and self.authorization == authorization and self.api_key == api_key
+        """Whether the same words still mean the same tenant. In constant time: behind a proxy many clients share one
+        connection, and how long a comparison takes must not tell one of them the key of another."""
+        return (
+            self.generation == generation
+            and _is_same(self.authorization, authorization)
+            and _is_same(self.api_key, api_key)
+        )
+
+
+def _is_same(one: bytes | None, other: bytes | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return hmac.compare_digest(one, other)
 
 
 def read_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
