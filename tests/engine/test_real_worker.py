@@ -6,7 +6,7 @@ need the real one, or that show the emulator's model of it is right.
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -92,6 +92,13 @@ def wait_for_value(client: httpx.Client, family: str, expected: float) -> None:
     while (value := read_value(client, family)) != expected and time.monotonic() < give_up_at:
         time.sleep(0.05)
     assert value == expected
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + FIGURES_WITHIN_S
+    while not holds():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.05)
 
 
 def read_events(text: str) -> list[dict[str, Any]]:
@@ -254,12 +261,15 @@ def test_an_aborted_stream_frees_the_worker_and_leaves_no_trace(client: httpx.Cl
     def aborted() -> float:
         return read_value(client, "vllm:request_success", finished_reason="abort")
 
-    before = aborted()
+    wait_for_value(client, "vllm:num_requests_running", 0)
+    before, generated = aborted(), read_value(client, "vllm:generation_tokens")
     with client.stream("POST", "/v1/chat/completions", json=chat(model_name, stream=True, max_tokens=3000)) as answer:
         lines = answer.iter_lines()  # kept: httpx closes the connection of a reader that is thrown away
-        next(lines)
-        wait_for_value(client, "vllm:num_requests_running", 1)
+        while '"content":""' in (line := next(lines)) or not line:
+            pass  # the role comes before the engine has begun; the first text shows that it has
+        wait_until(lambda: read_value(client, "vllm:generation_tokens") > generated)
     wait_for_value(client, "vllm:num_requests_running", 0)
+    assert 0 < read_value(client, "vllm:generation_tokens") - generated < 3000
     # Why the ledger must live in the gateway: the worker does not count what it did not finish.
     assert aborted() == before
 

@@ -26,6 +26,26 @@ async def stream(client: httpx.AsyncClient, gateway: Process, tokens: int) -> st
     return answer.text
 
 
+async def begin_stream(client: httpx.AsyncClient, gateway: Process, tokens: int) -> asyncio.Task[str]:
+    """Return once the client has read its first bytes: before them, a gateway told to go answers 503 instead."""
+    begun = asyncio.Event()
+
+    async def read() -> str:
+        body = request_body(tokens)
+        url = f"{gateway.url}/v1/chat/completions"
+        async with client.stream("POST", url, json=body, headers=HEADERS, timeout=60) as answer:
+            assert answer.status_code == 200
+            text = ""
+            async for piece in answer.aiter_text():
+                text += piece
+                begun.set()
+        return text
+
+    task = asyncio.ensure_future(read())
+    await asyncio.wait_for(begun.wait(), 30)
+    return task
+
+
 async def wait_for_streams(gateway: Process, count: int) -> None:
     for _ in range(100):
         state = await asyncio.to_thread(gateway.admin, "GET", "/admin/v1/drain")
@@ -69,8 +89,7 @@ async def test_what_outlives_the_grace_gets_an_error_event(tmp_path):
     limits = {"requests_per_worker": 64, "drain_delay_s": 0.0, "grace_s": 0.7}
     with run_worker(tmp_path) as worker, run_gateway(tmp_path, [worker], limits=limits) as gateway:
         async with httpx.AsyncClient(trust_env=False) as client:
-            long = asyncio.ensure_future(stream(client, gateway, 5000))
-            await wait_for_streams(gateway, 1)
+            long = await begin_stream(client, gateway, 5000)
             gateway.signal(signal.SIGTERM)
             text = await long
         events = read_stream(text)
@@ -83,8 +102,7 @@ async def test_a_second_signal_does_not_wait(tmp_path):
     limits = {"requests_per_worker": 64, "drain_delay_s": 30.0, "grace_s": 60.0}
     with run_worker(tmp_path) as worker, run_gateway(tmp_path, [worker], limits=limits) as gateway:
         async with httpx.AsyncClient(trust_env=False) as client:
-            long = asyncio.ensure_future(stream(client, gateway, 5000))
-            await wait_for_streams(gateway, 1)
+            long = await begin_stream(client, gateway, 5000)
             gateway.signal(signal.SIGTERM)
             while (await client.get(f"{gateway.url}/readyz")).status_code != 503:
                 assert gateway.process.poll() is None
