@@ -13,7 +13,7 @@ else
 READY :=
 endif
 
-.PHONY: help run test lint bench-overhead bench-overload bench-streams bench-slow-readers bench-aiperf clean
+.PHONY: help run test lint bench-overhead bench-overload bench-calibrate sim bench-streams bench-slow-readers bench-aiperf clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -43,6 +43,12 @@ bench-overhead: $(READY) ## CPU of the gateway per request and per chunk, beside
 
 bench-overload: $(READY) ## Promises kept at 1, 2, 3 and 5 times the load, beside the peers (half an hour; OPTIONS=--quick)
 	@$(PYTHON) -m loadtests.live.overload $(OPTIONS)
+
+bench-calibrate: $(READY) ## Is the emulator honest? Fits it to a real vLLM on the CPU and judges it (minutes; OPTIONS=--quick)
+	@$(PYTHON) -m loadtests.calibration.run $(OPTIONS)
+
+sim: $(READY) ## Simulate the shipped policy beside others under a virtual clock (OPTIONS='uniform --quick'; OPTIONS=--list)
+	@$(PYTHON) -m loadtests.sim.run $(OPTIONS)
 
 bench-streams: $(READY) ## Thousands of streams held open
 	@$(PYTHON) -m loadtests.live.streams

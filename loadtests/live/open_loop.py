@@ -111,12 +111,14 @@ def build_request(plan: Plan, shape_index: int, chance: random.Random) -> bytes:
 class Connection(asyncio.Protocol):
     """One connection: carries one request at a time and notes what comes back."""
 
+    reader_type = StreamReader
+
     def __init__(self, now: Callable[[], float], freed: Callable[[Connection], None]) -> None:
         self._now = now
         self._freed = freed
         self._transport: asyncio.Transport | None = None
         self._sighting: Sighting | None = None
-        self._reader = StreamReader()
+        self._reader = self.reader_type()
         self._parser = httptools.HttpResponseParser(self)
         self.idle_since_s = 0.0
 
@@ -134,7 +136,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, sighting: Sighting, request: bytes) -> None:
         """Sends a request."""
-        self._sighting, self._reader = sighting, StreamReader()
+        self._sighting, self._reader = sighting, self.reader_type()
         self._parser = httptools.HttpResponseParser(self)
         if self._transport is None:
             self._end("connection lost")

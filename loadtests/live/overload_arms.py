@@ -90,8 +90,7 @@ def build_sluice_overload_config(mix: Mix, site: Site) -> str:
     """Sluice with one tenant per tier and nothing said of capacity; YAML."""
     config = {
         "model": MODEL,
-        # The kind of machine, not its capacity: this version wants to know how many requests a worker runs at most.
-        "pool": {"discovery": "static", "workers": site.worker_urls, "profile": "cpu-small"},
+        "pool": {"discovery": "static", "workers": site.worker_urls},
         "tiers": {
             targets.tier: {
                 "rank": rank,

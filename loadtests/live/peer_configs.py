@@ -233,7 +233,7 @@ def build_sluice_config(site: Site, *, key: str = BENCH_KEY) -> str:
             }
         ],
         "listen": {"host": _HOST, "port": site.port, "admin_port": site.admin_port},
-        "limits": {"requests_per_worker": 4096, "drain_delay_s": 0.0},
+        "limits": {"requests_per_worker": 4096, "requests_per_new_worker": 4096, "drain_delay_s": 0.0},
         "state": "memory",
     }
     return yaml.safe_dump(config, sort_keys=False)

@@ -22,9 +22,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from service.domain.contract import Allowance
 from service.domain.event import Event, FirstTokenSeen, PermitEnded, RequestArrived, WorkerHealthChanged, WorkerJoined
 from service.domain.permit import PermitEnding
 from service.domain.request import Request
+from service.domain.tier import Tier
 from service.domain.units import RequestId, TenantId, TierName, WorkerId
 from service.flow.config import FlowConfig
 from service.flow.controller import FlowController
@@ -32,6 +34,20 @@ from service.flow.controller import FlowController
 QUEUES = (0, 100, 1_000, 10_000, 100_000)
 WORKERS = 32
 PER_WORKER = 256
+TENANTS = 1_000
+TIERS = {
+    TierName("standard"): Tier(TierName("standard"), 1),
+    TierName("batch"): Tier(TierName("batch"), 2, best_effort=True),
+}
+NEXT = RequestId("")
+"""Stands for the request that has run for longest, or was sent last; which one that is, the policy decides."""
+
+STEP_S = 0.0003
+"""Time between two events, so that what workers may be given is earned."""
+
+SERVED = PermitEnded(NEXT, PermitEnding.SERVED, 200)
+BEGUN = FirstTokenSeen(NEXT)
+CONTRACTS = {TenantId(f"t{number}"): Allowance(0.0, 0.0) for number in range(0, TENANTS, 2)}
 REPORT = Path(__file__).parents[1] / "reports" / "decisions.json"
 
 
@@ -50,17 +66,19 @@ class Bench:
     """A controller with full workers and a queue of ``queued`` requests (none, and a free permit, for 0)."""
 
     def __init__(self, queued: int, room: int = 2) -> None:
-        config = FlowConfig(PER_WORKER, queued + room, 1 << 62)
+        config = FlowConfig(PER_WORKER, PER_WORKER, queued + room, 1 << 62, tiers=TIERS, contracts=CONTRACTS)
         self.controller = FlowController(config, random.Random(1))  # noqa: S311 - repeatable on purpose
         self.now = 0.0
         self.count = 0
-        self.oldest = 0
         self.queued = queued
         for number in range(WORKERS):
             self.handle(WorkerJoined(WorkerId(f"w{number}")))
             self.handle(WorkerHealthChanged(WorkerId(f"w{number}"), healthy=True))
+            self.controller._state.ledger.worker(WorkerId(f"w{number}")).limit.limit = PER_WORKER  # noqa: SLF001 - as if found
         for _ in range(WORKERS * PER_WORKER + queued - (queued == 0)):
             self.handle(self.build_arrival())
+        for name in tuple(self.controller._state.ledger.running):  # noqa: SLF001
+            self.handle(FirstTokenSeen(name))
 
     def handle(self, event: Event) -> None:
         """One decision."""
@@ -68,22 +86,17 @@ class Bench:
         self.controller.next_wake_at()
 
     def build_arrival(self) -> RequestArrived:
-        """The next request; deadlines lie far off and out of order, so that the heap of deadlines has work."""
+        """The next request, of the next tenant and tier; deadlines lie far off and out of order, so that the heaps have
+        work. Half of the tenants have used up what they bought."""
         self.count += 1
         deadline_at = 1e6 + (self.count * 7919) % 10_007
-        name = RequestId(f"r{self.count}")
-        return RequestArrived(
-            Request(name, TenantId("t"), TierName("standard"), 1, 4096, 256, True, self.now, deadline_at)
-        )
+        name, tenant_id = RequestId(f"r{self.count}"), TenantId(f"t{self.count % TENANTS}")
+        tier, rank = (("standard", 1), ("standard", 1), ("batch", 2))[self.count % 3]
+        return RequestArrived(Request(name, tenant_id, TierName(tier), rank, 32, 256, True, self.now, deadline_at))
 
     def build_serve(self, turns: int) -> list[Event]:
-        """Arrival, first token of the oldest and its end, over and over; the oldest is always one that runs."""
-        events: list[Event] = []
-        for _ in range(turns):
-            self.oldest += 1
-            name = RequestId(f"r{self.oldest}")
-            events += (self.build_arrival(), FirstTokenSeen(name), PermitEnded(name, PermitEnding.SERVED, 200))
-        return events
+        """Arrival, end of the request that runs for longest and first token of the one sent last, over and over."""
+        return [event for _ in range(turns) for event in (self.build_arrival(), SERVED, BEGUN)]
 
     def build_refuse(self, turns: int) -> list[Event]:
         """Arrivals at a full queue."""
@@ -93,15 +106,23 @@ class Bench:
 def time_events(bench: Bench, events: Iterable[Event]) -> float:
     """CPU seconds for all ``events``."""
     handle, wake, now = bench.controller.handle, bench.controller.next_wake_at, bench.now
+    running = bench.controller._state.ledger.running  # noqa: SLF001 - which request runs is not known beforehand
     gc.collect()
     gc.disable()
     try:
         begun = time.process_time()
         for event in events:
-            handle(event, now)
+            now += STEP_S
+            if event is SERVED:
+                handle(PermitEnded(next(iter(running)), PermitEnding.SERVED, 200), now)
+            elif event is BEGUN:
+                handle(FirstTokenSeen(next(reversed(running))), now)
+            else:
+                handle(event, now)
             wake()
         return time.process_time() - begun
     finally:
+        bench.now = now
         gc.enable()
 
 
@@ -126,8 +147,7 @@ def profile(queued: int, turns: int, lines: int) -> None:
     events = bench.build_serve(turns)
     profiler = cProfile.Profile()
     profiler.enable()
-    for event in events:
-        bench.handle(event)
+    time_events(bench, events)
     profiler.disable()
     pstats.Stats(profiler).strip_dirs().sort_stats("tottime").print_stats(lines)
 
@@ -156,6 +176,7 @@ def main() -> None:
         "machine": platform.machine(),
         "workers": WORKERS,
         "requests_per_worker": PER_WORKER,
+        "tenants": TENANTS,
         "rounds": args.rounds,
         "figures": [asdict(figure) for figure in figures],
     }

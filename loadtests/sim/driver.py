@@ -7,17 +7,30 @@ the core, and hands every event with its commands to the observers.
 
 import heapq
 import math
-import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from service.domain.command import Command
 from service.domain.errors import InvariantError
 from service.domain.event import Event, Woken
 from service.flow.config import Reconfigured
-from service.flow.controller import FlowController
 from service.runtime.journal import Journal, Record
 from service.runtime.ports import Observer
+from service.runtime.replay import replay as play
+
+
+class Core(Protocol):
+    """What is driven: the shipped flow controller, or another policy that is compared with it."""
+
+    def handle(self, event: Event | Reconfigured, now: float) -> list[Command]:
+        """Let ``event`` happen and return what follows."""
+        ...
+
+    def next_wake_at(self) -> float | None:
+        """When a ``Woken`` event is due."""
+        ...
+
 
 OnCommand = Callable[[float, Command], None]
 """Told of each command at its moment; may schedule or submit what follows from it."""
@@ -32,7 +45,7 @@ class VirtualDriver:
 
     def __init__(
         self,
-        controller: FlowController,
+        controller: Core,
         on_command: OnCommand = ignore_command,
         observers: Sequence[Observer] = (),
         now: float = 0.0,
@@ -70,10 +83,9 @@ class VirtualDriver:
         finally:
             self._busy = False
 
-    def play(self, at: float, event: Event | Reconfigured) -> list[Command]:
-        """Let ``event`` happen at ``at`` and return its commands; alarms ring only where they are played."""
-        self.now = at
-        return self._step(event)
+    def replace(self, controller: Core) -> None:
+        """From here on drive another controller, as after a restart of the gateway."""
+        self._controller = controller
 
     def stop(self) -> None:
         """End :meth:`run` after what happens at present."""
@@ -87,8 +99,8 @@ class VirtualDriver:
         """
         self._stopped = False
         heap = self._heap
-        controller = self._controller
         while not self._stopped:
+            controller = self._controller
             at = heap[0][0] if heap else math.inf
             wake_at = controller.next_wake_at()
             if wake_at is not None and wake_at <= at and wake_at <= until:
@@ -125,10 +137,7 @@ def replay(journal: Journal, on_command: OnCommand = ignore_command) -> Iterator
     Raises:
         ValueError: events are missing from the journal, so that it says nothing of what follows.
     """
-    if journal.dropped:
-        raise ValueError(f"{journal.dropped} events are missing from the journal")
-    header = journal.header
-    chance = random.Random(header.seed)  # noqa: S311 - repeatable on purpose
-    driver = VirtualDriver(FlowController(header.config, chance), on_command)
-    for at, event, _ in journal.records:
-        yield at, event, driver.play(at, event)
+    for at, event, commands in play(journal):
+        for command in commands:
+            on_command(at, command)
+        yield at, event, commands

@@ -2,10 +2,13 @@
 
 import typer
 
+from service.cli.bench import app as bench
 from service.cli.check import check
 from service.cli.drain import drain
 from service.cli.emulate import emulate
+from service.cli.explain import explain
 from service.cli.keys import app as keys
+from service.cli.replay import replay
 from service.cli.serve import serve
 from service.cli.up import up
 from service.cli.version import show_version
@@ -24,6 +27,9 @@ app.command()(serve)
 app.command()(check)
 app.add_typer(keys)
 app.add_typer(worker)
+app.add_typer(bench)
 app.command()(emulate)
 app.command()(drain)
+app.command()(explain)
+app.command()(replay)
 app.command("version")(show_version)

@@ -68,12 +68,15 @@ class AttemptFailed:
 class PermitEnded:
     """The last byte was relayed, or the relay was aborted: the permit is given back.
 
-    ``output_tokens`` is ``None`` where nobody knows it.
+    Token counts are the worker's own, ``None`` where nobody knows them: of the prompt, of its part that came from the
+    prefix cache, of the answer.
     """
 
     request_id: RequestId
     ending: PermitEnding
     output_tokens: int | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
 
 
 @value

@@ -47,6 +47,7 @@ class Outcome(Enum):
     NO_WORKERS = ("no_workers", Phase.ADMIT, Fault.US, True)
     DRAINING = ("draining", Phase.ADMIT, Fault.US, True)
     DEADLINE_UNATTAINABLE = ("deadline_unattainable", Phase.ADMIT, Fault.CAPACITY, True)
+    SHED = ("shed", Phase.ADMIT, Fault.CLIENT, True)
     EXPIRED = ("expired", Phase.QUEUE, Fault.CAPACITY, True)
     CLIENT_GONE_QUEUED = ("client_gone_queued", Phase.QUEUE, Fault.CLIENT, False)
 
@@ -58,6 +59,7 @@ class Outcome(Enum):
     STREAM_STALLED = ("stream_stalled", Phase.RELAY, Fault.US, True)
     STREAM_BROKEN = ("stream_broken", Phase.RELAY, Fault.US, True)
     CLIENT_DEADLINE = ("client_deadline", Phase.RELAY, Fault.CLIENT, True)
+    REVOKED = ("revoked", Phase.RELAY, Fault.CLIENT, True)
     DRAIN_CUT = ("drain_cut", Phase.RELAY, Fault.US, True)
     CLIENT_GONE = ("client_gone", Phase.RELAY, Fault.CLIENT, False)
     CLIENT_STALLED = ("client_stalled", Phase.RELAY, Fault.CLIENT, False)

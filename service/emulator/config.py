@@ -9,6 +9,7 @@ from typing import TypeVar, get_type_hints
 
 from service.emulator.answers import AnswerOptions
 from service.emulator.faults import parse_faults
+from service.emulator.profile_file import ProfileFault, is_file_name, load_profile
 from service.emulator.profiles import PROFILES, EngineProfile
 from service.emulator.steps import EngineConfig
 
@@ -37,7 +38,10 @@ class EmulatorConfig:
 
     host: str = option("Address to listen on.", "127.0.0.1")
     port: int = option("Port to listen on; 0 takes a free one.", 9001)
-    profile: str = option(f"Machine to emulate: {', '.join(PROFILES)}.", "m3.1-flash")
+    profile: str = option(
+        f"Machine to emulate: {', '.join(PROFILES)}, or a file (.json, .yaml) as 'sluice bench calibrate' writes it.",
+        "m3.1-flash",
+    )
     model: str = option("Name the model is served under.", DEFAULT_MODEL)
     seed: int = option("Seed of the engine's chance (step noise, accepted drafts).", 0)
     engine_version: str = option("vLLM version to imitate while draining: 0.32 or 0.33.", "0.32")
@@ -67,8 +71,8 @@ class EmulatorConfig:
     def check(self) -> None:
         """All faults of the options at once."""
         faults: list[str] = []
-        if self.profile not in PROFILES:
-            faults.append(f"profile: {self.profile!r} is none of {', '.join(PROFILES)}")
+        if (fault := self._find_profile_fault()) is not None:
+            faults.append(f"profile: {fault}")
         elif self.per_request_spec_decode_metrics != "none" and not self.engine_profile().speculation.enabled:
             faults.append(f"per_request_spec_decode_metrics: profile {self.profile!r} does not speculate")
         for name, allowed in (
@@ -92,8 +96,17 @@ class EmulatorConfig:
         if faults:
             raise ConfigFault("; ".join(faults))
 
+    def _find_profile_fault(self) -> str | None:
+        if not is_file_name(self.profile):
+            return None if self.profile in PROFILES else f"{self.profile!r} is none of {', '.join(PROFILES)}"
+        try:
+            load_profile(self.profile)
+        except ProfileFault as error:
+            return str(error)
+        return None
+
     def engine_profile(self) -> EngineProfile:
-        return PROFILES[self.profile]
+        return load_profile(self.profile) if is_file_name(self.profile) else PROFILES[self.profile]
 
     def engine_config(self) -> EngineConfig:
         return EngineConfig(

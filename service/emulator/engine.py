@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from itertools import count
 
+from service.emulator.frontend import FrontQueue
 from service.emulator.profiles import EngineProfile
 from service.emulator.scheduler import Prefills, Scheduler
 from service.emulator.sequence import Sequence
@@ -42,6 +43,7 @@ class Engine:
         self._clock = StepClock(profile.cost, chance)
         self._drafting = Drafting(profile.speculation)
         self._scheduler = Scheduler(profile, config)
+        self._front = FrontQueue(profile.frontend)
         self._conditions = Conditions()
         self._serials = count()
         self._in_step: tuple[list[Sequence], Prefills] | None = None
@@ -73,9 +75,15 @@ class Engine:
         sequence = Sequence(request, now, next(self._serials))
         if self._trace:
             sequence.accepts = [0] * (len(self._accepts) - 1)
-        self._scheduler.enqueue(sequence)
+        self._scheduler.announce(sequence)
+        if self._front.is_instant:
+            self._scheduler.enqueue(sequence)
+            if self._in_step is None:
+                self._wake_at = now
+            return
+        self._front.take(sequence, now, self._in_step is not None)
         if self._in_step is None:
-            self._wake_at = now
+            self._wake_at = max(now, self._front.next_at() or now)
 
     def abort(self, request_id: str, now: float) -> None:
         """Give a request up; it leaves at the next step boundary. Unknown ids are ignored."""
@@ -102,11 +110,19 @@ class Engine:
         """End the running step, hand out its tokens, and start the next one."""
         result = StepResult()
         self._scheduler.bury(result)
+        if not self._front.is_instant:
+            for sequence in self._front.give(now):
+                self._scheduler.enqueue(sequence)
         in_step, self._in_step = self._in_step, None
         if in_step is not None:
             self._deliver(result, in_step, now)
         self._start(result, now)
         return result
+
+    def count_output_tokens(self, request_id: str) -> int:
+        """Tokens handed out so far for a living request; 0 for one that is not known."""
+        sequence = self._scheduler.live.get(request_id)
+        return 0 if sequence is None else sequence.goal - sequence.left
 
     def stats(self) -> EngineStats:
         scheduler, accepts = self._scheduler, self._accepts
@@ -211,6 +227,7 @@ class Engine:
         decodes, prefills = scheduler.plan(result, 1 + drafts, now)
         self._wake_at = now
         if not decodes and not prefills:
+            self._wake_at = max(now, self._front.next_at() or now)
             return
         tokens = 0
         products = 0.0
@@ -221,6 +238,7 @@ class Engine:
                 products += computed * reach
         self._in_step = (decodes, prefills)
         self._step_began_at = now
-        self._wake_at = now + self._clock.compute_duration(
+        duration_s = self._clock.compute_duration(
             len(decodes) * (1 + drafts), scheduler.kv_tokens, tokens, products, self._conditions.step_factor
         )
+        self._wake_at = now + duration_s + self._front.collect_stall()

@@ -62,6 +62,22 @@ class OutputModel:
 
 
 @dataclass(frozen=True, slots=True)
+class Frontend:
+    """The HTTP process before the engine: it reads, renders and tokenizes requests one after another.
+
+    A request occupies it for per_request_s + per_prompt_token_s * (all prompt tokens, cached ones too) and is known to
+    the engine latency_s after that; the latency passes for many requests at once. Where the two share processors, a
+    running engine loses stall_ratio seconds for each second of that work: its next step takes longer. All zero where
+    nothing was measured.
+    """
+
+    latency_s: float = 0.0
+    per_request_s: float = 0.0
+    per_prompt_token_s: float = 0.0
+    stall_ratio: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class EngineProfile:
     """One machine with one model on it."""
 
@@ -76,6 +92,7 @@ class EngineProfile:
     speculation: Speculation = Speculation()
     cache_dtype: str = "auto"
     tensor_parallel: int = 1
+    frontend: Frontend = Frontend()
 
 
 M31_FLASH = EngineProfile(

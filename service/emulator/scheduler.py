@@ -44,9 +44,15 @@ class Scheduler:
 
     # ------------------------------------------------------------------ coming and going
 
-    def enqueue(self, sequence: Sequence) -> None:
+    def announce(self, sequence: Sequence) -> None:
+        """Count a request as waiting; ``enqueue`` makes it one that can be started."""
         self.live[sequence.request_id] = sequence
-        self._push_waiting(sequence)
+        self._count_waiting(sequence)
+
+    def enqueue(self, sequence: Sequence) -> None:
+        """Put an announced request, unless it was given up since, into the waiting list."""
+        if not sequence.dead:
+            self._push_waiting(sequence)
 
     def doom(self, sequence: Sequence) -> None:
         """Mark a request as given up; ``bury`` lets go of it."""
@@ -184,6 +190,7 @@ class Scheduler:
             result.aborted.append(victim.request_id)
             return
         victim.forget()
+        self._count_waiting(victim)
         self._push_waiting(victim)
         result.preempted.append(victim.request_id)
 
@@ -203,5 +210,7 @@ class Scheduler:
     def _push_waiting(self, sequence: Sequence) -> None:
         rank = sequence.request.priority if self._priority else 0
         heapq.heappush(self._waiting, (rank, sequence.arrived_at, sequence.serial, sequence))
+
+    def _count_waiting(self, sequence: Sequence) -> None:
         self.waiting_requests += 1
         self.waiting_tokens += sequence.request.prompt_tokens

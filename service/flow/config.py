@@ -1,6 +1,12 @@
 """The numbers the flow core works with, valid and frozen."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from service.domain.contract import Allowance
+from service.domain.tier import Tier
+from service.domain.units import TenantId, TierName
+from service.flow.limit import FIRST_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +40,41 @@ class RetryConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SheddingConfig:
+    """What is given up first, and how much of it may be wasted.
+
+    ``floor_ratio`` of the dispatched work goes to traffic beyond contracts while it waits. At most ``revoked_ratio``
+    of the output of the last minute may be thrown away by taking work back. ``brownout_forced`` is the operator's:
+    1 refuses best effort, 2 excess too and suspends the floor, 3 the lowest guaranteed rank as well; what waits or runs
+    goes on.
+    """
+
+    floor_ratio: float = 0.02
+    revoked_ratio: float = 0.05
+    brownout_forced: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class FlowConfig:
     """Bounds of admission and queue.
 
-    ``requests_per_worker`` is the fixed limit of permits per worker. ``queued_requests_max`` and
-    ``queued_tokens_max`` bound what waits. ``retry_after_max_s`` caps the advice given with a refusal.
+    ``requests_per_worker`` caps the permits per worker; how many are really given is found (``flow.limit``), from
+    ``requests_per_new_worker`` on, which hold from the worker's first reading. One that never told a reading is given
+    all that the operator allows: nothing could be found there.
+    ``queued_requests_max`` and ``queued_tokens_max`` bound what waits. ``retry_after_max_s`` caps the advice given
+    with a refusal. ``contracts`` are guaranteed rates by tenant; a tenant without one is guaranteed all it sends.
     """
 
-    requests_per_worker: int = 256
-    queued_requests_max: int = 1024
+    requests_per_worker: int = 1024
+    requests_per_new_worker: int = FIRST_LIMIT
+    queued_requests_max: int = 10_000
     queued_tokens_max: int = 64_000_000
     retry_after_max_s: float = 60.0
+    tiers: Mapping[TierName, Tier] = field(default_factory=dict)
+    contracts: Mapping[TenantId, Allowance] = field(default_factory=dict)
     breaker: BreakerConfig = BreakerConfig()
     retry: RetryConfig = RetryConfig()
+    shedding: SheddingConfig = SheddingConfig()
 
 
 @dataclass(frozen=True, slots=True)

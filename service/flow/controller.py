@@ -1,9 +1,8 @@
 """Takes events with their moment and returns commands: the one place where requests, queue and workers meet."""
 
-import heapq
 from typing import assert_never
 
-from service.domain.command import Command, Dispatch, Enqueue, Refuse, Revoke
+from service.domain.command import Command, Enqueue, Grounds, Refuse, Revoke
 from service.domain.errors import InvariantError
 from service.domain.event import (
     AttemptFailed,
@@ -23,41 +22,44 @@ from service.domain.event import (
 )
 from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
-from service.domain.units import RequestId
-from service.flow.balance import Chance, choose_worker, has_room
-from service.flow.breaker import (
-    BreakerState,
-    next_change_at,
-    observe_dispatch,
-    observe_failure,
-    observe_nothing,
-    observe_success,
+from service.domain.units import RequestId, WorkerId
+from service.flow.admission import (
+    assess,
+    build_grounds,
+    displace_for,
+    find_bar,
+    find_refusal,
+    foresee_wait_s,
+    name_lateness,
 )
+from service.flow.advice import compute_retry_after_s
+from service.flow.balance import Chance
+from service.flow.band import is_guaranteed
+from service.flow.breaker import BreakerState, next_change_at, observe_failure, observe_nothing, observe_success
 from service.flow.config import FlowConfig, Reconfigured
-from service.flow.estimator import estimate_request
+from service.flow.dispatch import find_place, pump, send
 from service.flow.failure import outcome_of
-from service.flow.ledger import PermitLedger, WorkerState
-from service.flow.queue import ArrivalQueue, Waiting
+from service.flow.learning import learn_answer, learn_cut, learn_first_token
 from service.flow.retry import RetryBudget
+from service.flow.shedding import WasteBudget, revoke_for
+from service.flow.state import FlowState
 from service.flow.stats import FlowStats, build_worker_stats
-from service.flow.wait import HoldingTime, compute_retry_after_s
+from service.flow.waiting import Waiting
+from service.flow.worker import WorkerState
+
+_CONGESTED_S = 5.0
+"""For so long after a refusal or an expiry for want of capacity, tenants of that band are served by fair share. A
+guess: a few times as long as most promises of a first token; the simulator's fairness figures measure it."""
+
+_WANT_OF_CAPACITY = frozenset({Outcome.QUEUE_FULL, Outcome.DEADLINE_UNATTAINABLE, Outcome.EXPIRED, Outcome.SHED})
 
 
 class FlowController:
-    """The flow core. Not thread-safe: one writer, no re-entry.
-
-    Trade-offs: first come first served with a fixed number of permits per worker is blind to tiers and sizes.
-    """
+    """The flow core. Not thread-safe: one writer, no re-entry. Rules live beside it, its memory in ``FlowState``."""
 
     def __init__(self, config: FlowConfig, chance: Chance) -> None:
-        self._config = config
-        self._chance = chance
-        self._queue = ArrivalQueue()
-        self._ledger = PermitLedger()
-        self._budget = RetryBudget(config.retry.budget_burst)
-        self._service = HoldingTime()
-        self._wakes: list[float] = []
-        self._draining = False
+        self._state = FlowState(config, chance, RetryBudget(config.retry.budget_burst))
+        self._waste = WasteBudget()
         self._out: list[Command] = []
 
     def handle(self, event: Event | Reconfigured, now: float) -> list[Command]:
@@ -78,11 +80,13 @@ class FlowController:
             case RequestAbandoned():
                 self._abandoned(event)
             case Woken():
-                self._woken(now)
+                self._state.alarms.ring(now)
+                self._pump(None, now)
             case DrainBegan():
-                self._draining = True
+                self._state.draining = True
             case Reconfigured():
-                self._config = event.config
+                self._state.config = event.config
+                self._sort_out()
                 self._pump(None, now)
             case _:
                 self._handle_worker(event, now)
@@ -93,208 +97,202 @@ class FlowController:
     def _handle_worker(
         self, event: WorkerJoined | WorkerLeft | WorkerHealthChanged | WorkerDrainChanged | WorkerLoadSeen, now: float
     ) -> None:
+        ledger = self._state.ledger
         match event:
             case WorkerLoadSeen():
-                self._ledger.worker(event.worker_id).load = event.load
+                worker = ledger.worker(event.worker_id)
+                if worker.has_restarted(event.load):
+                    ledger.forget_cache(worker)
+                worker.observe_load(event.load, self._state.loosest_tpot_s, now)
+                self._sort_out()
+                self._pump(worker, now)
                 return
             case WorkerJoined():
-                self._ledger.join(event.worker_id)
+                ledger.join(event.worker_id, self._state.config.requests_per_new_worker)
             case WorkerLeft():
-                self._ledger.leave(event.worker_id)
+                ledger.leave(event.worker_id)
             case WorkerHealthChanged():
                 self._health_changed(event)
             case WorkerDrainChanged():
-                self._ledger.worker(event.worker_id).draining = event.draining
+                ledger.worker(event.worker_id).draining = event.draining
             case _:
                 assert_never(event)
-        self._ledger.sort_out()
+        self._sort_out()
         self._pump(None, now)
 
     def next_wake_at(self) -> float | None:
-        """When a :class:`Woken` event is due: the next deadline in the queue or the end of a worker's rest."""
-        if not self._queue.size:
+        """When a :class:`Woken` event is due: somebody in the queue gives up, a worker has rested, or one that was
+        given many prompts may be given more."""
+        room = self._state.room
+        if not room.size:
             return None
-        deadline_at = self._queue.next_deadline_at()
-        if self._wakes and (deadline_at is None or self._wakes[0] < deadline_at):
-            return self._wakes[0]
-        return deadline_at
+        deadline_at = room.next_deadline_at()
+        return None if deadline_at is None else min(deadline_at, self._state.alarms.next_at())
 
     def stats(self, now: float) -> FlowStats:
         """Snapshot of queue, permits and workers; O(workers)."""
-        workers = tuple(build_worker_stats(worker, now) for worker in self._ledger.workers.values())
+        state = self._state
+        workers = tuple(build_worker_stats(worker, now) for worker in state.ledger.workers.values())
         return FlowStats(
-            self._queue.size,
-            self._queue.tokens,
-            len(self._ledger.running),
-            self._draining,
-            self._service.mean_s,
-            workers,
+            state.room.size, state.room.tokens, len(state.ledger.running), state.draining, state.tpot_s, workers
         )
 
     # ---------------------------------------------------------------- requests
 
     def _arrived(self, event: RequestArrived, now: float) -> None:
-        request = event.request
-        if request.request_id in self._queue or request.request_id in self._ledger.running:
+        state, request = self._state, event.request
+        if request.request_id in state.ledger.running or (state.room.size and request.request_id in state.room):
             raise InvariantError(f"request {request.request_id} arrived twice")
-        self._budget.earn(self._config.retry)
-        if self._draining:
+        state.budget.earn(state.config.retry)
+        if state.draining:
             self._refuse(request.request_id, Outcome.DRAINING, 1.0)
             return
-        entry = Waiting(request, estimate_request(request).prompt_tokens)
-        if entry.choosy or not self._queue.has_ordinary():  # else nobody has room for it
-            worker = self._pick(entry, now)
-            if worker is not None:
-                self._dispatch(entry, worker, now)
+        entry = assess(state, request, now)
+        state.offered.observe(entry.band, entry.hold_s, now)
+        outcome = find_bar(state, entry, now)
+        if outcome is None and (entry.choosy or state.room.is_dearest(entry.band)):
+            place = find_place(state, entry, None, now)
+            if place is not None:
+                self._out.append(send(state, entry, *place, now))
                 return
-        outcome = self._refusal(entry, now)
+        wait_s = foresee_wait_s(state, entry, now)
         if outcome is None:
-            self._queue.add(entry)
-            self._out.append(Enqueue(request.request_id, self._queue.size))
+            self._let_wait(entry, wait_s, now)
         else:
-            self._refuse(request.request_id, outcome, self._wait_s(1))
+            self._turn_away(entry, outcome, wait_s, now)
 
-    def _refusal(self, entry: Waiting, now: float) -> Outcome | None:
-        """Why ``entry`` may not wait; ``None`` if it may."""
-        config = self._config
-        if not self._ledger.usable:
-            return Outcome.NO_WORKERS
-        if entry.request.pinned_to is not None and entry.request.pinned_to not in self._ledger.workers:
-            return Outcome.UNKNOWN_RESPONSE
-        too_many = self._queue.size >= config.queued_requests_max
-        if too_many or self._queue.tokens + entry.prompt_tokens > config.queued_tokens_max:
-            return Outcome.QUEUE_FULL
-        wait_s = self._wait_s(1)
-        if wait_s is not None and now + wait_s > entry.request.deadline_at:
-            return Outcome.DEADLINE_UNATTAINABLE
-        return None
+    def _let_wait(self, entry: Waiting, wait_s: float | None, now: float) -> None:
+        """Let it wait if there is hope; if there is none for a promise, work beyond contracts makes room for it."""
+        state = self._state
+        outcome, taken_back = find_refusal(state, entry, wait_s, now), []
+        if is_guaranteed(entry.band) and outcome is not Outcome.QUEUE_FULL:
+            taken_back = revoke_for(state, entry, None if outcome is not None else wait_s, self._waste, now)
+        if outcome is not None and not taken_back:
+            self._turn_away(entry, outcome, wait_s, now)
+            return
+        for displaced in displace_for(state, entry):
+            self._turn_away(displaced, Outcome.SHED, foresee_wait_s(state, displaced, now), now)
+        state.room.add(entry)
+        self._out.append(Enqueue(entry.request.request_id, state.room.size, build_grounds(state, entry, wait_s)))
+        self._out += taken_back
 
     def _abandoned(self, event: RequestAbandoned) -> None:
-        if self._queue.remove(event.request_id) is None:
+        if self._state.room.remove(event.request_id) is None:
             raise InvariantError(f"request {event.request_id} left the queue it does not stand in")
 
     def _first_token(self, event: FirstTokenSeen, now: float) -> None:
-        running = self._ledger.running.get(event.request_id)
+        state = self._state
+        running = state.ledger.running.get(event.request_id)
         if running is None:
             raise InvariantError(f"first token of request {event.request_id}, which holds no permit")
-        running.first_token_at = now
-        worker = self._ledger.workers[running.permit.worker_id]
-        rested = worker.breaker.open_until is not None
+        worker = state.ledger.start_decoding(running, now)
+        learn_first_token(state, running, worker, now)
         observe_success(worker.breaker)
-        if rested:
-            self._pump(worker, now)
+        self._pump(worker, now)
 
     def _permit_ended(self, event: PermitEnded, now: float) -> None:
-        running, worker = self._ledger.release(event.request_id)
+        state = self._state
+        running, worker = state.ledger.release(event.request_id, now)
         match event.ending:
             case PermitEnding.SERVED:
-                self._service.observe(now - running.permit.granted_at)
+                learn_answer(state, self._waste, event, running, worker, now)
                 observe_success(worker.breaker)
             case PermitEnding.IGNORED:
+                learn_cut(state, event, running)
                 observe_nothing(worker.breaker)
             case PermitEnding.DROPPED:
-                observe_failure(worker.breaker, FailureCause.BROKEN, None, now, self._config.breaker)
-                self._note_rest(worker, now)
+                learn_cut(state, event, running)
+                if not running.revoked:
+                    observe_failure(worker.breaker, FailureCause.BROKEN, None, now, state.config.breaker)
+                    self._note_rest(worker, now)
+                else:
+                    observe_nothing(worker.breaker)
             case _:
                 assert_never(event.ending)
         self._pump(worker, now)
 
     def _attempt_failed(self, event: AttemptFailed, now: float) -> None:
-        running, worker = self._ledger.release(event.request_id)
-        observe_failure(worker.breaker, event.cause, event.retry_after_s, now, self._config.breaker)
+        state = self._state
+        running, worker = state.ledger.release(event.request_id, now)
+        observe_failure(worker.breaker, event.cause, event.retry_after_s, now, state.config.breaker)
         self._note_rest(worker, now)
-        pinned = running.request.pinned_to is not None
-        failed_on = running.failed_on | {worker.worker_id}
-        elsewhere = not pinned and any(other.worker_id not in failed_on for other in self._ledger.usable)
-        attempt = running.permit.attempt
-        in_time = now < running.request.deadline_at
-        if elsewhere and in_time and self._budget.spend(event.cause, attempt, self._config.retry):
-            entry = Waiting(running.request, running.prompt_tokens, attempt + 1, failed_on)
-            self._queue.add(entry)
-            self._out.append(Enqueue(event.request_id, self._queue.size))
-            self._try(entry, self._pick(entry, now), now)
+        entry = running.entry
+        failed_on, revoked = entry.failed_on | {worker.worker_id}, entry.revoked + running.revoked
+        if running.revoked and event.cause is FailureCause.REVOKED and worker.healthy:
+            # taken back for somebody dearer: it waits again, for any worker
+            self._wait_again(entry, entry.attempt, entry.failed_on, revoked, now)
+            self._pump(None, now)
+            return
+        elif self._may_retry(entry, failed_on, event.cause, now):
+            self._wait_again(entry, entry.attempt + 1, failed_on, revoked, now)
         else:
-            self._refuse(event.request_id, outcome_of(event.cause), event.retry_after_s or self._wait_s(1))
+            told_s = event.retry_after_s
+            wait_s = foresee_wait_s(state, entry, now) if told_s is None else told_s
+            self._refuse(event.request_id, outcome_of(event.cause), wait_s, told=told_s is not None)
         self._pump(worker, now)
 
-    # ---------------------------------------------------------------- workers
+    def _may_retry(self, entry: Waiting, failed_on: frozenset[str], cause: FailureCause, now: float) -> bool:
+        state, request = self._state, entry.request
+        elsewhere = request.pinned_to is None and any(other.worker_id not in failed_on for other in state.ledger.usable)
+        in_time = now < request.deadline_at
+        return elsewhere and in_time and state.budget.spend(cause, entry.attempt, state.config.retry)
+
+    def _wait_again(
+        self, entry: Waiting, attempt: int, failed_on: frozenset[WorkerId], revoked: int, now: float
+    ) -> None:
+        """Queue what came back from a worker."""
+        state = self._state
+        state.sequence += 1
+        entry = entry.renew(state.sequence, attempt, failed_on, revoked)
+        in_time = entry.choosy and now < entry.give_up_at
+        place = find_place(state, entry, None, now) if in_time else None
+        state.room.add(entry)
+        self._out.append(Enqueue(entry.request.request_id, state.room.size))
+        if place is not None:
+            self._out.append(send(state, entry, *place, now))
+
+    # ---------------------------------------------------------------- workers and the queue
 
     def _health_changed(self, event: WorkerHealthChanged) -> None:
-        worker = self._ledger.worker(event.worker_id)
+        worker = self._state.ledger.worker(event.worker_id)
         worker.healthy = event.healthy and worker.listed
         if event.healthy:
             worker.breaker = BreakerState()
             return
-        for request_id in worker.held:
-            running = self._ledger.running[request_id]
-            if not running.revoked:
-                running.revoked = True
-                self._out.append(Revoke(request_id))
-
-    # ---------------------------------------------------------------- the queue
-
-    def _woken(self, now: float) -> None:
-        while self._wakes and self._wakes[0] <= now:
-            heapq.heappop(self._wakes)
-        self._pump(None, now)
+        taken_back = self._state.ledger.take_all_back(worker)
+        self._out += [Revoke(request_id, Outcome.STREAM_BROKEN) for request_id in taken_back]
 
     def _pump(self, hint: WorkerState | None, now: float) -> None:
-        """Expire what waited too long, then dispatch while somebody waits and some worker has room.
-
-        ``hint`` is the only worker that can have got room since the last event; ``None`` if any can.
-        """
-        if not self._queue.size:
+        room = self._state.room
+        if not room.size:
             return
-        for entry in self._queue.take_expired(now):
-            outcome = Outcome.EXPIRED if self._ledger.usable else Outcome.NO_WORKERS
-            self._refuse(entry.request.request_id, outcome, self._wait_s(1))
-        if hint is None:
-            for line in self._queue.lines():
-                while line and self._try(entry := next(iter(line.values())), self._pick(entry, now), now):
-                    pass
-            return
-        limit = self._config.requests_per_worker
-        if has_room(hint, limit, now):
-            for line in self._queue.lines_for(hint.worker_id):
-                while line:
-                    self._try(next(iter(line.values())), hint, now)
-                    if not has_room(hint, limit, now):
-                        return
+        for entry in room.take_expired(now):
+            outcome = Outcome.EXPIRED if is_guaranteed(entry.band) else Outcome.SHED
+            wait_s = foresee_wait_s(self._state, entry, now)
+            self._turn_away(entry, outcome if self._state.ledger.usable else Outcome.NO_WORKERS, wait_s, now)
+        if room.size:
+            self._out += pump(self._state, hint, now)
 
-    def _pick(self, entry: Waiting, now: float) -> WorkerState | None:
-        """A worker with room for ``entry``."""
-        limit = self._config.requests_per_worker
-        pinned = entry.request.pinned_to
-        if pinned is None:
-            return choose_worker(self._ledger.usable, limit, entry.failed_on, now, self._chance)
-        worker = self._ledger.workers.get(pinned)
-        return worker if worker is not None and has_room(worker, limit, now) else None
+    def _turn_away(self, entry: Waiting, outcome: Outcome, wait_s: float | None, now: float) -> None:
+        if (outcome := name_lateness(entry, outcome)) in _WANT_OF_CAPACITY:
+            self._state.room.band(entry.band).congested_until = now + _CONGESTED_S
+        self._refuse(entry.request.request_id, outcome, wait_s, build_grounds(self._state, entry, wait_s))
 
-    def _try(self, entry: Waiting, worker: WorkerState | None, now: float) -> bool:
-        if worker is None:
-            return False
-        self._queue.remove(entry.request.request_id)
-        self._dispatch(entry, worker, now)
-        return True
-
-    def _dispatch(self, entry: Waiting, worker: WorkerState, now: float) -> None:
-        self._ledger.grant(entry, worker, now)
-        observe_dispatch(worker.breaker)
-        self._out.append(Dispatch(entry.request.request_id, worker.worker_id, entry.attempt))
-
-    def _refuse(self, request_id: RequestId, outcome: Outcome, wait_s: float | None) -> None:
-        retry_after_s = None
+    def _refuse(
+        self, request_id: RequestId, outcome: Outcome, wait_s: float | None, grounds: Grounds | None = None,
+        told: bool = False,
+    ) -> None:  # fmt: skip
+        state, retry_after_s = self._state, None
         if outcome.retryable:
-            retry_after_s = compute_retry_after_s(wait_s, self._config.retry_after_max_s, self._chance.random())
-        self._out.append(Refuse(request_id, outcome, retry_after_s))
+            retry_after_s = compute_retry_after_s(wait_s, state.config.retry_after_max_s, state.chance.random(), told)
+        self._out.append(Refuse(request_id, outcome, retry_after_s, grounds))
 
-    def _wait_s(self, more: int) -> float | None:
-        permits = len(self._ledger.usable) * self._config.requests_per_worker
-        return self._service.estimate_wait_s(self._queue.size + more, permits)
+    def _sort_out(self) -> None:
+        self._state.ledger.sort_out(self._state.config.requests_per_worker)
 
     def _note_rest(self, worker: WorkerState, now: float) -> None:
-        while self._wakes and self._wakes[0] <= now and not self._queue.size:
-            heapq.heappop(self._wakes)  # nobody waits for it, and no Woken will come to take it out
+        if not self._state.room.size:
+            self._state.alarms.ring(now)  # nobody waits for what has passed, so no Woken will come to take it out
         moment = next_change_at(worker.breaker, now)
-        if moment is not None and not (self._wakes and self._wakes[0] == moment):
-            heapq.heappush(self._wakes, moment)
+        if moment is not None:
+            self._state.alarms.note_rest(moment)

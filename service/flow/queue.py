@@ -1,145 +1,171 @@
-"""Holds the requests that wait, in order of arrival, each until its deadline."""
+"""Holds all requests that wait: by band, by the workers they may go to, and by when they give up."""
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from service.domain.errors import InvariantError
-from service.domain.request import Request
 from service.domain.units import RequestId, WorkerId
-
-NOWHERE: frozenset[WorkerId] = frozenset()
-"""The workers on which a fresh request has failed."""
+from service.flow.fairness import BandQueue
+from service.flow.waiting import Waiting
 
 _STALE_DEADLINES = 64
 """Deadlines of requests that left which may pile up beside those that wait, before they are swept out. A guess: it
 only has to be large enough that a short queue is not swept at every step."""
 
-
-@dataclass(slots=True)
-class Waiting:
-    """One request in the queue. ``failed_on`` are the workers it must not be sent to again."""
-
-    request: Request
-    prompt_tokens: int
-    attempt: int = 1
-    failed_on: frozenset[WorkerId] = NOWHERE
-
-    @property
-    def choosy(self) -> bool:
-        """Whether not every worker will do, so that it must not hold up those behind it."""
-        return bool(self.failed_on) or self.request.pinned_to is not None
-
-
 Line = OrderedDict[RequestId, Waiting]
-"""Requests that exactly the same workers may serve, in the order they came: if the first must wait, so must all."""
+"""Requests of one band that exactly the same workers may serve, in the order they came: if the first must wait, so must
+all."""
+
+Where = tuple[int, frozenset[WorkerId]]
+"""A band, and workers."""
 
 
-class ArrivalQueue:
-    """First come, first served within a line; add, remove and the first of a line are O(1), expiry is O(log n).
+class WaitingRoom:
+    """Add and remove are O(log n), the next of a band and the first of a line O(1) amortised, expiry O(log n).
 
-    Requests that not every worker may serve stand in lines of their own: one per worker they are pinned to, one per
-    set of workers they failed on. So they hold up nobody, and no step has to look at more than the first of a line.
+    Requests that not every worker may serve stand in lines of their own: by band, one per worker they are pinned to,
+    one per set of workers they failed on. So they hold up nobody, and no step looks at more than the first of a line.
 
-    Trade-offs: order of arrival ignores deadlines and tenants, so one flood makes all wait; choosy lines go first,
-    pinned before returned, whoever came first.
+    Trade-offs: choosy lines go first, the dearest before the others; they are few.
     """
 
     def __init__(self) -> None:
         self._entries: dict[RequestId, Waiting] = {}
-        self._line: Line = OrderedDict()
-        self._pinned: dict[WorkerId, Line] = {}
-        self._returned: dict[frozenset[WorkerId], Line] = {}
-        self._deadlines: list[tuple[float, RequestId]] = []
-        self._tokens = 0
+        self._bands: dict[int, BandQueue] = {}
+        self._order: list[int] = []
+        self._pinned: dict[Where, Line] = {}
+        self._returned: dict[Where, Line] = {}
+        self._deadlines: list[tuple[float, int, RequestId]] = []
+        self.choosy = 0
+        """How many of them stand in lines of their own."""
         self.size = 0
         """How many wait."""
+        self.tokens = 0
+        """Estimated prompt tokens of all that wait."""
 
     def __contains__(self, request_id: RequestId) -> bool:
         return request_id in self._entries
 
-    @property
-    def tokens(self) -> int:
-        """Estimated prompt tokens of all that wait."""
-        return self._tokens
-
     def add(self, entry: Waiting) -> None:
-        """Put a request at the end of its line."""
+        """Let a request wait."""
         request_id = entry.request.request_id
         if request_id in self._entries:
             raise InvariantError(f"request {request_id} already waits")
         self._entries[request_id] = entry
-        self._line_of(entry)[request_id] = entry
-        heapq.heappush(self._deadlines, (entry.request.deadline_at, request_id))
-        self._tokens += entry.prompt_tokens
+        if entry.choosy:
+            self._line_of(entry)[request_id] = entry
+            self.choosy += 1
+        else:
+            self.band(entry.band).add(entry)
+        heapq.heappush(self._deadlines, (entry.give_up_at, entry.sequence, request_id))
+        self.tokens += entry.estimate.prompt_tokens
         self.size += 1
 
     def remove(self, request_id: RequestId) -> Waiting | None:
         """Take a request out wherever it stands; ``None`` if it does not wait."""
-        entry = self._entries.get(request_id)
-        if entry is not None:
-            self._take(entry)
+        entry = self._entries.pop(request_id, None)
+        if entry is None:
+            return None
+        if entry.choosy:
+            line = self._line_of(entry)
+            del line[request_id]
+            self.choosy -= 1
+            if not line:
+                self._forget_line(entry)
+            entry.gone = True
+        else:
+            self._bands[entry.band].remove(entry)
+        self.tokens -= entry.estimate.prompt_tokens
+        self.size -= 1
+        if len(self._deadlines) > 2 * self.size + _STALE_DEADLINES:
+            self._deadlines = [(left.give_up_at, left.sequence, name) for name, left in self._entries.items()]
+            heapq.heapify(self._deadlines)
         return entry
 
+    def band(self, band: int) -> BandQueue:
+        """The queue of one band."""
+        queue = self._bands.get(band)
+        if queue is None:
+            queue = self._bands[band] = BandQueue()
+            self._order = sorted(self._bands)
+        return queue
+
+    def bands(self) -> Iterator[tuple[int, BandQueue]]:
+        """Bands in which somebody waits, the dearest first; there are few bands."""
+        for band in self._order:
+            queue = self._bands[band]
+            if queue.size:
+                yield band, queue
+
+    def is_dearest(self, band: int) -> bool:
+        """Whether nobody waits in a band as dear as this one: then what is free is its own to take."""
+        return not self.size or band < next(self.bands(), (band + 1, None))[0]
+
+    def displaceable(self, beyond: int) -> tuple[int, int]:
+        """Requests and prompt tokens that wait in bands from ``beyond`` on."""
+        queues = [queue for band, queue in self._bands.items() if band >= beyond]
+        return sum([queue.size for queue in queues]), sum([queue.tokens for queue in queues])
+
+    def last_of_cheapest(self) -> Waiting:
+        """Who came last into the cheapest band in which somebody waits."""
+        return next(queue for band in reversed(self._order) if (queue := self._bands[band]).size).last()
+
+    def hold_ahead_s(self, entry: Waiting) -> float:
+        """Permit-seconds that will be served before ``entry``: dearer bands, and its own as far as it goes first."""
+        ahead_s = 0.0
+        for number, queue in self._bands.items():
+            if number < entry.band:
+                ahead_s += queue.hold_s
+            elif number == entry.band:
+                ahead_s += queue.hold_ahead_s(entry)
+        return ahead_s
+
     def lines(self) -> Sequence[Line]:
-        """All lines in which somebody waits, in the order in which they are to be tried."""
-        if len(self._line) == self.size:
-            return (self._line,)
-        return (*self._pinned.values(), *self._returned.values(), self._line)
+        """Lines of choosy requests."""
+        return [lines[where] for lines in (self._pinned, self._returned) for where in sorted(lines, key=_band_of)]
 
     def lines_for(self, worker_id: WorkerId) -> Sequence[Line]:
         """The lines whose requests ``worker_id`` may serve, in the order in which they are to be tried."""
-        if len(self._line) == self.size:
-            return (self._line,)
-        pinned = self._pinned.get(worker_id)
-        returned = [line for failed_on, line in self._returned.items() if worker_id not in failed_on]
-        return (*returned, self._line) if pinned is None else (pinned, *returned, self._line)
-
-    def has_ordinary(self) -> bool:
-        """Whether a request waits that any worker may serve."""
-        return bool(self._line)
+        pinned = [where for where in self._pinned if worker_id in where[1]]
+        returned = [where for where in self._returned if worker_id not in where[1]]
+        return [
+            *[self._pinned[where] for where in sorted(pinned, key=_band_of)],
+            *[self._returned[where] for where in sorted(returned, key=_band_of)],
+        ]
 
     def next_deadline_at(self) -> float | None:
-        """When the next waiting request expires; ``None`` when nobody waits. Forgets those that left."""
+        """When the next waiting request gives up; ``None`` when nobody waits. Forgets those that left."""
         while self._deadlines:
-            deadline_at, request_id = self._deadlines[0]
-            if request_id in self._entries:
-                return deadline_at
+            moment, sequence, request_id = self._deadlines[0]
+            entry = self._entries.get(request_id)
+            if entry is not None and entry.sequence == sequence:
+                return moment
             heapq.heappop(self._deadlines)
         return None
 
     def take_expired(self, now: float) -> list[Waiting]:
-        """Remove and return all whose deadline has passed, earliest first."""
+        """Remove and return all whose moment has passed, earliest first."""
         expired: list[Waiting] = []
-        while (deadline_at := self.next_deadline_at()) is not None and deadline_at <= now:
-            entry = self._entries[self._deadlines[0][1]]
-            self._take(entry)
+        while (moment := self.next_deadline_at()) is not None and moment <= now:
+            entry = self._entries[self._deadlines[0][2]]
+            self.remove(entry.request.request_id)
             expired.append(entry)
         return expired
 
-    def _take(self, entry: Waiting) -> None:
-        request_id = entry.request.request_id
-        del self._entries[request_id]
-        line = self._line_of(entry)
-        del line[request_id]
-        if not line and entry.choosy:
-            self._forget_line(entry)
-        self._tokens -= entry.prompt_tokens
-        self.size -= 1
-        if len(self._deadlines) > 2 * self.size + _STALE_DEADLINES:
-            self._deadlines = [(left.request.deadline_at, name) for name, left in self._entries.items()]
-            heapq.heapify(self._deadlines)
-
     def _line_of(self, entry: Waiting) -> Line:
-        if entry.request.pinned_to is not None:
-            return self._pinned.setdefault(entry.request.pinned_to, OrderedDict())
-        if entry.failed_on:
-            return self._returned.setdefault(entry.failed_on, OrderedDict())
-        return self._line
+        lines, where = self._find_line(entry)
+        return lines.setdefault(where, OrderedDict())
 
     def _forget_line(self, entry: Waiting) -> None:
+        lines, where = self._find_line(entry)
+        del lines[where]
+
+    def _find_line(self, entry: Waiting) -> tuple[dict[Where, Line], Where]:
         if entry.request.pinned_to is not None:
-            del self._pinned[entry.request.pinned_to]
-        else:
-            del self._returned[entry.failed_on]
+            return self._pinned, (entry.band, frozenset((entry.request.pinned_to,)))
+        return self._returned, (entry.band, entry.failed_on)
+
+
+def _band_of(where: Where) -> int:
+    return where[0]

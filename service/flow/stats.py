@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from service.domain.units import WorkerId
 from service.flow.breaker import next_change_at
-from service.flow.ledger import WorkerState
+from service.flow.worker import WorkerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class FlowStats:
     queued_tokens: int
     in_flight: int
     draining: bool
-    mean_service_s: float | None
+    mean_tpot_s: float | None
     workers: tuple[WorkerStats, ...]
 
 

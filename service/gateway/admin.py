@@ -1,6 +1,7 @@
 """The operators' port: health and figures in the open, the rest behind a bearer token. Never exposed to clients."""
 
 import hmac
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -44,6 +45,14 @@ class Operations(Protocol):
 
     def config(self) -> Json:
         """The configuration in force."""
+        ...
+
+    def decisions(self, request_id: str | None, limit: int) -> Json:
+        """The latest decisions, newest first, or all about one request, in order."""
+        ...
+
+    def force_brownout(self, level: int) -> None:
+        """Refuse what a level of brownout keeps out, until another level is set."""
         ...
 
     def drain_status(self) -> Json:
@@ -91,6 +100,7 @@ def build_admin(operations: Operations, render_metrics: RenderMetrics) -> FastAP
     """The application behind the guard."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     _add_views(app, operations)
+    _add_decisions(app, operations)
     _add_actions(app, operations)
 
     @app.get("/metrics")
@@ -142,11 +152,32 @@ def _add_views(app: FastAPI, operations: Operations) -> None:
         return JSONResponse(operations.drain_status())
 
 
+def _add_decisions(app: FastAPI, operations: Operations) -> None:
+    @app.get("/admin/v1/decisions")
+    async def decisions(request: Request) -> Response:
+        limit = request.query_params.get("limit", "100")
+        if not (limit.isascii() and limit.isdigit() and 0 < len(limit) <= 7 and int(limit)):
+            return JSONResponse(_error("limit must be a whole number above 0."), 422)
+        asked = request.query_params.get("request_id")
+        found = operations.decisions(asked, int(limit))
+        if asked is not None and not found["decisions"] and found["ending"] is None:
+            return JSONResponse(_error(f"Nothing is remembered of {asked[:128]!r}: unknown, or too long ago."), 404)
+        return JSONResponse(found)
+
+
 def _add_actions(app: FastAPI, operations: Operations) -> None:
     @app.post("/admin/v1/drain")
     async def drain() -> Response:
         operations.begin_drain()
         return JSONResponse(operations.drain_status(), 202)
+
+    @app.post("/admin/v1/brownout")
+    async def brownout(request: Request) -> Response:
+        level = _read_level(await request.body())
+        if level is None:
+            return JSONResponse(_error('Send {"level": N} with N from 0 to 3.'), 422)
+        operations.force_brownout(level)
+        return JSONResponse({"brownout_level": level})
 
     @app.post("/admin/v1/workers/{worker_id}/drain")
     async def drain_worker(worker_id: str) -> Response:
@@ -162,6 +193,17 @@ def _add_actions(app: FastAPI, operations: Operations) -> None:
         if faults:
             return JSONResponse(_error("Refused as a whole; nothing has changed.", faults=list(faults)), 422)
         return JSONResponse({"status": "applied", "needs_restart": list(waiting)})
+
+
+def _read_level(body: bytes) -> int | None:
+    try:
+        given = json.loads(body)
+    except ValueError:
+        return None
+    if not isinstance(given, dict) or set(given) != {"level"}:
+        return None
+    level = given["level"]
+    return level if type(level) is int and 0 <= level <= 3 else None
 
 
 def _set_draining(operations: Operations, worker_id: str, draining: bool) -> Response:

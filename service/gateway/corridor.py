@@ -4,21 +4,22 @@ import functools
 import hashlib
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from zlib import crc32
 
 from service.domain.outcome import Outcome
 from service.domain.request import Request
 from service.domain.tenant import Tenant
-from service.domain.tier import Tier
-from service.domain.units import RequestId, TierName, WorkerId
-from service.domain.value import value
+from service.domain.units import RequestId, WorkerId
 from service.gateway.auth import Known, read_key
 from service.gateway.cors import CorsPolicy
 from service.gateway.exchange import Exchange
 from service.gateway.headers import is_sane_id, read_deadline_s, render_outbound
 from service.gateway.members import PeekError
 from service.gateway.peek import Peeked, peek
+from service.gateway.prefix import LEAST_BYTES, find_marks
+from service.gateway.promises import CorridorConfig
 from service.gateway.refusal import Failing, Refused, check_body
 from service.gateway.responses import OPENAI, SUSPENDED, telling_of
 from service.gateway.routes import RESPONSE_PREFIX, ROUTES, STORED, Route
@@ -34,19 +35,6 @@ from service.runtime.ports import TenantDirectory
 _log = logging.getLogger("sluice.corridor")
 
 
-@value
-class CorridorConfig:
-    """What the edge needs to know of the service. ``priority_step``: vLLM priority per rank of a tier; ``salt``: the
-    secret behind each tenant's ``cache_salt``, the same on every replica; ``worker_key``: what workers ask for."""
-
-    model: str
-    tiers: Mapping[TierName, Tier]
-    queue_ttl_s: float = 30.0
-    priority_step: int = 10
-    salt: bytes = b""
-    worker_key: bytes = b""
-
-
 class Corridor:
     """Serves inference routes. Called by the listener; nothing here awaits."""
 
@@ -59,6 +47,7 @@ class Corridor:
         self._prefix = secrets.token_hex(4) + "-"
         self._count = 0
         self._salts: dict[str, bytes] = {}
+        self.note_alias: Callable[[bytes, RequestId], None] | None = None
         self.config = config
 
     def reconfigure(self, config: CorridorConfig, cors: CorsPolicy, relay: RelayConfig) -> None:
@@ -170,6 +159,7 @@ class Corridor:
         tier = self.config.tiers[tenant.tier]
         budget_s = tier.queue_ttl_s or self.config.queue_ttl_s
         limit_at: float | None = None
+        hinted = False
         session: str | None = None
         if b"x-sluice-deadline-ms" in named:
             deadline_s = read_deadline_s(named[b"x-sluice-deadline-ms"])
@@ -177,7 +167,7 @@ class Corridor:
                 message = "The header 'x-sluice-deadline-ms' must be a whole number of milliseconds."
                 raise Refused(Outcome.MALFORMED, message, "x-sluice-deadline-ms")
             limit_at = settlement.arrived_at + deadline_s
-            budget_s = min(budget_s, deadline_s)
+            hinted, budget_s = deadline_s < budget_s, min(budget_s, deadline_s)
         if b"x-sluice-session" in named:
             digest = hashlib.blake2b(named[b"x-sluice-session"], key=tenant.tenant_id.encode()[:64], digest_size=16)
             session = digest.hexdigest()
@@ -193,6 +183,8 @@ class Corridor:
             settlement.arrived_at + budget_s,
             session,
             pinned_to,
+            find_marks(peeked.fields, crc32(tenant.tenant_id.encode())) if len(body) >= LEAST_BYTES else (),
+            hinted=hinted,
         )
         exchange.body = b""  # from here on it lives in the parts, as long as a worker may need it
         parts = peeked.parts
@@ -284,6 +276,10 @@ class Corridor:
         theirs = named.get(b"x-request-id")
         if theirs is None or not is_sane_id(theirs):
             theirs = settlement.request_id.encode()
+        elif settlement.client_request_id is None and b"sk-" not in theirs:  # a key, taken for an id, is kept nowhere
+            settlement.client_request_id = theirs.decode("latin-1")
+            if self.note_alias is not None:
+                self.note_alias(theirs, settlement.request_id)
         if tier is None:
             lines = b"x-request-id: %b\r\n" % theirs
         else:

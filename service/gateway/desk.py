@@ -36,6 +36,14 @@ class Papers(Protocol):
         """Read them again: faults, and what waits for a restart."""
         ...
 
+    def brownout_level(self) -> int:
+        """The level an operator has forced."""
+        ...
+
+    def force_brownout(self, level: int) -> None:
+        """Apply another level."""
+        ...
+
 
 class Desk:
     """Satisfies :class:`service.gateway.admin.Operations`."""
@@ -49,6 +57,7 @@ class Desk:
         papers: Papers,
         set_draining: Callable[[WorkerId, bool], None],
         opaque: Callable[[WorkerId], bytes],
+        decisions: Callable[[str | None, int], Json],
     ) -> None:
         self._driver = driver
         self._monitor = monitor
@@ -59,6 +68,7 @@ class Desk:
         self._opaque = opaque
         self._one_at_a_time = asyncio.Lock()
         self._reloading: set[asyncio.Task[tuple[Sequence[str], Sequence[str]]]] = set()
+        self._decisions = decisions
 
     def ready(self) -> str | None:
         """Why no traffic should come, or ``None``."""
@@ -79,6 +89,7 @@ class Desk:
                 "failures": source.failures,
                 "last_error": source.last_error,
             },
+            "brownout_level": self._papers.brownout_level(),
             **self.queues(),
             "workers": list(self.workers()),
         }
@@ -102,6 +113,15 @@ class Desk:
     def config(self) -> Json:
         """The settings in force."""
         return self._papers.config()
+
+    def decisions(self, request_id: str | None, limit: int) -> Json:
+        """The latest decisions, or all about one request."""
+        return self._decisions(request_id, limit)
+
+    def force_brownout(self, level: int) -> None:
+        """Refuse what this level keeps out; 0 ends it."""
+        _log.warning("brownout level %d, was %d", level, self._papers.brownout_level())
+        self._papers.force_brownout(level)
 
     def drain_status(self) -> Json:
         """How far the gateway has left."""

@@ -88,7 +88,7 @@ def describe_queues(stats: FlowStats, queued_requests_max: int, queued_tokens_ma
         "queued_requests_max": queued_requests_max,
         "queued_tokens_max": queued_tokens_max,
         "in_flight_requests": stats.in_flight,
-        "mean_service_s": stats.mean_service_s,
+        "mean_tpot_s": stats.mean_tpot_s,
     }
 
 

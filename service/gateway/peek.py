@@ -27,7 +27,8 @@ _BOM = b"\xef\xbb\xbf"
 
 @value
 class Peeked:
-    """What was read. ``parts`` is the body for the worker; ``strip_usage``: usage was asked for on our own account."""
+    """What was read. ``parts`` is the body for the worker; ``strip_usage``: usage was asked for on our own account;
+    ``fields`` are the members as the client sent them."""
 
     model: str
     stream: bool
@@ -36,6 +37,7 @@ class Peeked:
     previous_response_id: str | None
     strip_usage: bool
     parts: Sequence[bytes | memoryview]
+    fields: Mapping[str, msgspec.Raw]
     store: bool = True
 
 
@@ -103,8 +105,10 @@ def _peeked(
     tier = _string(fields, "service_tier") if "service_tier" in fields else None
     previous = _string(fields, "previous_response_id") if "previous_response_id" in fields else None
     if "store" in fields:  # whatever else stands there is the worker's to refuse
-        return Peeked(model, stream, bound, tier, previous, strip_usage, parts, bytes(fields["store"]) != b"false")
-    return Peeked(model, stream, bound, tier, previous, strip_usage, parts)
+        return Peeked(
+            model, stream, bound, tier, previous, strip_usage, parts, fields, bytes(fields["store"]) != b"false"
+        )
+    return Peeked(model, stream, bound, tier, previous, strip_usage, parts, fields)
 
 
 def _splice(body: bytes | bytearray, extra: bytes, empty: bool) -> Sequence[bytes | memoryview]:

@@ -60,6 +60,12 @@ TELLINGS: dict[Outcome, Telling | None] = {
     Outcome.DEADLINE_UNATTAINABLE: Telling(
         503, _SERVER, "server_overloaded", "The request cannot start in the time allowed. Retry after the given time."
     ),
+    Outcome.SHED: Telling(
+        503,
+        _SERVER,
+        "overloaded_excess",
+        "Traffic beyond the contract is refused while the service is busy. Retry after the given time.",
+    ),
     Outcome.EXPIRED: Telling(
         503, _SERVER, "server_overloaded", "The request waited as long as it may. Retry after the given time."
     ),
@@ -76,6 +82,12 @@ TELLINGS: dict[Outcome, Telling | None] = {
     Outcome.STREAM_BROKEN: Telling(502, _SERVER, "worker_failed", "The worker failed while it answered. Retry."),
     Outcome.CLIENT_DEADLINE: Telling(
         504, _SERVER, "deadline_exceeded", "No answer began before the request's own deadline, x-sluice-deadline-ms."
+    ),
+    Outcome.REVOKED: Telling(
+        503,
+        _SERVER,
+        "overloaded_excess",
+        "This traffic beyond the contract was taken back for traffic within it. Retry after the given time.",
     ),
     Outcome.DRAIN_CUT: Telling(
         503, _SERVER, "draining", "The gateway shut down before the answer was complete. Retry."

@@ -29,6 +29,8 @@ ENVIRONMENT = EnvironmentRecipe("cpu engine", LOCK_FILE, expected_s=90)
 MODEL_BUILDER = ENGINE_SIDE / "build_small_model.py"
 RUN_VLLM = ENGINE_SIDE / "run_vllm.py"
 
+SMALL_LAYERS = 2
+
 # Raise when the steps below change in a way that the lock and the scripts do not show.
 RECIPE = "1"
 
@@ -48,25 +50,27 @@ class CpuEngine:
         return self.python.exists() and self.model_dir.is_dir()
 
 
-def locate_cpu_engine(cache_dir: Path | None = None) -> CpuEngine:
-    """Return where the engine belongs for this Python and this recipe, built or not."""
+def locate_cpu_engine(cache_dir: Path | None = None, *, layers: int = SMALL_LAYERS) -> CpuEngine:
+    """Return where the engine belongs for this Python and this recipe, built or not; ``layers`` are the model's."""
     root = cache_dir or default_cache_dir()
     engine_key = compute_key(RECIPE, LOCK_FILE.read_text(), platform.machine(), python_series())
     # The tokenizer is trained on text that Python itself carries, so its full version counts.
-    model_key = compute_key(RECIPE, MODEL_BUILDER.read_text(), engine_key, platform.python_version())
+    model_key = compute_key(RECIPE, MODEL_BUILDER.read_text(), engine_key, platform.python_version(), str(layers))
     return CpuEngine(root / f"engine-{engine_key}" / "bin" / "python", root / f"small-model-{model_key}")
 
 
-def prepare_cpu_engine(progress: Say, clock: Callable[[], float], cache_dir: Path | None = None) -> CpuEngine:
+def prepare_cpu_engine(
+    progress: Say, clock: Callable[[], float], cache_dir: Path | None = None, *, layers: int = SMALL_LAYERS
+) -> CpuEngine:
     """Return the engine, building what is missing; raise ``EngineUnavailableError`` where that is impossible."""
-    engine = locate_cpu_engine(cache_dir)
+    engine = locate_cpu_engine(cache_dir, layers=layers)
     environment_dir = engine.python.parent.parent
 
     def build_packages(scratch: Path) -> None:
         _build_environment(scratch, environment_dir, progress, clock)
 
     def build_model(scratch: Path) -> None:
-        step = BuildStep("small model", (str(engine.python), str(MODEL_BUILDER), str(scratch)), 8, 300)
+        step = BuildStep("small model", (str(engine.python), str(MODEL_BUILDER), str(scratch), str(layers)), 8, 300)
         run_step(step, log=environment_dir.with_suffix(".log"), say=progress, clock=clock)
 
     build_once(environment_dir, build_packages, progress)

@@ -12,9 +12,10 @@ class Settlement:
     """Who asked for what, when things happened, and how it ended.
 
     Filled in on the way and settled once. Moments are monotonic seconds, ``None`` for what did not happen. Token
-    counts come from the worker's usage; ``output_estimated`` marks a count of stream events instead, which stands
-    in for streams that were cut before their usage came (with speculation an event may carry several tokens, so it
-    is a lower bound). ``kind`` is the route's name. Defaults live in the class: most requests set few of them.
+    counts come from the worker's usage; ``output_estimated`` marks a count of stream events instead, which stands in
+    for streams that were cut before their usage came (with speculation an event may carry several tokens, so it is a
+    lower bound). ``client_request_id`` is the client's own id, the one it was shown. ``kind`` is the route's name.
+    Defaults live in the class: most requests set few of them.
     """
 
     outcome: Outcome | None = None
@@ -34,6 +35,7 @@ class Settlement:
     cached_tokens: int | None = None
     output_tokens: int | None = None
     output_estimated: bool = False
+    client_request_id: str | None = None
 
     def __init__(self, request_id: RequestId, kind: str, arrived_at: float) -> None:
         self.request_id = request_id

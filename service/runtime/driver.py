@@ -35,8 +35,8 @@ class Passenger(Protocol):
         """It will not be served."""
         ...
 
-    def on_revoke(self) -> None:
-        """It must leave its worker."""
+    def on_revoke(self, outcome: Outcome) -> None:
+        """It must leave its worker; ``outcome`` is how it ends if its answer has begun."""
         ...
 
     def on_sweep(self, now: float) -> None:
@@ -162,7 +162,7 @@ def _carry_out(command: Command, passenger: Passenger) -> None:
         case Refuse():
             passenger.on_refuse(command.outcome, command.retry_after_s)
         case Revoke():
-            passenger.on_revoke()
+            passenger.on_revoke(command.outcome)
         case _:
             assert_never(command)
 

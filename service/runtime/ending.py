@@ -161,14 +161,12 @@ class Ending:
 
     # ---------------------------------------------------------------- ways out
 
-    def _leave_worker(self, cause: FailureCause) -> None:
-        """Another worker may serve it if nothing was sent, else it ends."""
+    def _leave_worker(self, cause: FailureCause, outcome: Outcome) -> None:
+        """Another worker may serve it if nothing was sent, else it ends in ``outcome``."""
         if self.relay is None or not self.relay.started:
             self._fail_attempt(cause, None, None)
-        elif cause is FailureCause.TIMEOUT:
-            self._break(Outcome.STREAM_STALLED, PermitEnding.DROPPED)
         else:
-            self._break(Outcome.STREAM_BROKEN, PermitEnding.DROPPED)
+            self._break(outcome, PermitEnding.DROPPED)
 
     def _fail_attempt(self, cause: FailureCause, status: int | None, retry_after_s: float | None) -> None:
         """Nothing was sent: the core decides whether another worker tries."""
@@ -219,7 +217,8 @@ class Ending:
             elif settlement.first_token_at is not None:
                 settlement.output_tokens = max(tap.events - 1, 1)  # the first says only whose turn it is
                 settlement.output_estimated = True
-        self._road.driver.submit(PermitEnded(self.request.request_id, ending, settlement.output_tokens))
+        tokens = (settlement.output_tokens, settlement.prompt_tokens, settlement.cached_tokens)
+        self._road.driver.submit(PermitEnded(self.request.request_id, ending, *tokens))
 
     def _end(self, outcome: Outcome) -> None:
         self.stage = _ENDED

@@ -1,7 +1,7 @@
 """Holds what happened to the core as lines of JSON: every event with its moment and the commands that followed.
 
 The first line names the format, the seed and the config of the controller, so that a journal which begins with the
-controller can be played again to the same commands (``loadtests.sim.driver.replay``). Every further line is one event
+controller can be played again to the same commands (``service.runtime.replay``). Every further line is one event
 in the order in which the core saw it, ``{"at", "event", "commands"}``; values stand as ``[class name, fields]``.
 ``{"dropped": n}`` marks a place where ``n`` events are missing. Floats survive exactly: they are written by their
 shortest exact form, and infinity as ``Infinity``, which Python reads and strict readers of JSON do not.
@@ -9,17 +9,16 @@ shortest exact form, and infinity as ``Infinity``, which Python reads and strict
 Trade-offs: names of classes and fields are the format, so renaming one makes older journals unreadable.
 """
 
+import hashlib
 import json
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, get_args
 
 import msgspec
 
-from service.domain.command import Command, Refuse
+from service.domain.command import Command, Grounds, Refuse, Revoke
 from service.domain.event import Event
 from service.domain.outcome import Outcome
 from service.domain.units import RequestId
@@ -44,10 +43,14 @@ class JournalError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JournalHeader:
-    """What is needed beside the events to play a journal again: the seed and the first config of the controller."""
+    """What is needed beside the events to play a journal again: the seed and the first config of the controller.
+
+    ``wall_offset_s`` added to a moment of the journal gives seconds since 1970 UTC, where the clock is known.
+    """
 
     seed: int
     config: FlowConfig
+    wall_offset_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +75,32 @@ class _GapAsWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class _RefuseAsWritten:
+class _RevokeAsWritten:
     request_id: RequestId
     outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class _RefuseAsWritten(_RevokeAsWritten):
     retry_after_s: float | None
+    grounds: Grounds | None = None
 
 
 def encode_header(header: JournalHeader) -> bytes:
     """The first line."""
-    return _line({"format": FORMAT, "version": VERSION, **msgspec.to_builtins(header)})
+    fields = {name: value for name, value in msgspec.to_builtins(header).items() if value is not None}
+    return _line({"format": FORMAT, "version": VERSION, **fields})
+
+
+def encode_gap(dropped: int) -> bytes:
+    """The line of a place where events are missing."""
+    return _line({"dropped": dropped})
+
+
+def hash_config(config: FlowConfig) -> str:
+    """A short name of a config: equal for equal numbers, on every machine."""
+    text = json.dumps(msgspec.to_builtins(config), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def encode_record(record: Record) -> bytes:
@@ -142,107 +162,40 @@ def decode_journal(lines: Iterable[bytes]) -> Journal:
     return Journal(header, tuple(records), dropped)
 
 
+def read_journal(lines: Iterable[bytes], told: Callable[[int], None]) -> Journal:
+    """Read what can be played of a journal: up to the first gap, or to a last line that was cut off by a sudden end.
+
+    ``told`` hears the number of lines read so far, now and then. ``dropped`` counts what is missing after that.
+
+    Raises:
+        JournalError: a line before that is broken.
+    """
+    header: JournalHeader | None = None
+    records: list[Record] = []
+    dropped = number = 0
+    for number, line in enumerate(lines, 1):
+        try:
+            if header is None:
+                header = decode_header(line)
+            elif line.startswith(b'{"dropped"'):
+                dropped += _convert(_parse(line), _GapAsWritten).dropped
+            elif dropped or not line.endswith(b"\n"):
+                dropped += 1
+            else:
+                records.append(decode_record(line))
+        except JournalError as error:
+            raise JournalError(f"line {number}: {error}") from error
+        if number % 20_000 == 0:
+            told(number)
+    if header is None:
+        raise JournalError("line 1: the journal is empty")
+    return Journal(header, tuple(records), dropped)
+
+
 def load_journal(path: Path) -> Journal:
     """Read the journal at ``path``; raises as :func:`decode_journal` does."""
     with path.open("rb") as lines:
         return decode_journal(lines)
-
-
-class JournalRing:
-    """Observer that keeps the last ``length`` events in memory, for a look at what led to a fault.
-
-    Trade-offs: it does not begin with the controller, so it can be read and not played again.
-    """
-
-    def __init__(self, length: int) -> None:
-        self._records: deque[Record] = deque(maxlen=length)
-
-    def __iter__(self) -> Iterator[Record]:
-        return iter(tuple(self._records))
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def observe(self, now: float, event: Event | Reconfigured, commands: Sequence[Command]) -> None:
-        """Keep it; the oldest makes room."""
-        self._records.append((now, event, commands))
-
-
-class JournalFile:
-    """Observer that writes a journal to a file from a thread of its own.
-
-    ``observe`` only appends to a buffer of at most ``pending_max`` events; every ``batch`` of them, and whatever
-    is there at :meth:`flush`, goes to the thread as soon as that is free. What finds the buffer full is counted,
-    marked in the file, and missing. After a failed write nothing more is written and all is counted as dropped.
-    Used from one thread.
-
-    Trade-offs: the thread shares the interpreter, 9 us of it per event (measured, CPython 3.11).
-    """
-
-    def __init__(self, path: Path, header: JournalHeader, pending_max: int = 65_536, batch: int = 256) -> None:
-        self._path = path
-        self._pending_max = pending_max
-        self._batch = batch
-        self._pending: list[Record] = []
-        self._overflowed = 0  # since the last batch
-        self._dropped = 0  # before that, for want of room
-        self._unwritten = 0  # for want of a disk; written by the thread only
-        self._fault: OSError | None = None
-        self._writing: Future[None] | None = None
-        self._writer = ThreadPoolExecutor(1, "journal")
-        with path.open("xb") as file:
-            file.write(encode_header(header))
-
-    @property
-    def dropped(self) -> int:
-        """Events that are not, and will not be, in the file."""
-        return self._dropped + self._overflowed + self._unwritten
-
-    @property
-    def fault(self) -> OSError | None:
-        """Why nothing more is written, or ``None``."""
-        return self._fault
-
-    def observe(self, now: float, event: Event | Reconfigured, commands: Sequence[Command]) -> None:
-        """Buffer it, or count it if there is no room."""
-        if len(self._pending) < self._pending_max:
-            self._pending.append((now, event, commands))
-        else:
-            self._overflowed += 1
-        if len(self._pending) >= self._batch:
-            self.flush()
-
-    def flush(self) -> None:
-        """Hand over what is buffered if the thread is free; returns at once."""
-        if self._writing is None or self._writing.done():
-            self._hand_over()
-
-    def close(self) -> None:
-        """Write all that is buffered and wait for it."""
-        self._hand_over()
-        self._writer.shutdown()
-        if self._writing is not None:
-            self._writing.result()
-
-    def _hand_over(self) -> None:
-        if self._pending or self._overflowed:
-            self._writing = self._writer.submit(self._write, self._pending, self._overflowed)
-            self._pending = []
-            self._dropped += self._overflowed
-            self._overflowed = 0
-
-    def _write(self, records: list[Record], missing_after: int) -> None:
-        if self._fault is None:
-            lines = [encode_record(record) for record in records]
-            if missing_after:
-                lines.append(_line({"dropped": missing_after}))
-            try:
-                with self._path.open("ab") as file:
-                    file.write(b"".join(lines))
-            except OSError as error:
-                self._fault = error
-        if self._fault is not None:
-            self._unwritten += len(records)
 
 
 def _line(data: dict[str, object]) -> bytes:
@@ -271,20 +224,25 @@ def _convert(data: object, kind: type[_T]) -> _T:
         raise JournalError(f"not a {kind.__name__}: {error}") from error
 
 
-def _name_and_fields(value: Event | Reconfigured | Command) -> list[object]:
-    return [type(value).__name__, msgspec.to_builtins(value)]
+def _name_and_fields(value: object, name: str | None = None) -> list[object]:
+    return [name or type(value).__name__, msgspec.to_builtins(value)]
 
 
 def _encode_command(command: Command) -> list[object]:
     if isinstance(command, Refuse):  # msgspec knows no enum with values of several parts
         label, wish_s = command.outcome.label, command.retry_after_s
-        return ["Refuse", {"request_id": command.request_id, "outcome": label, "retry_after_s": wish_s}]
+        return _name_and_fields(_RefuseAsWritten(command.request_id, label, wish_s, command.grounds), "Refuse")
+    if isinstance(command, Revoke):
+        return _name_and_fields(_RevokeAsWritten(command.request_id, command.outcome.label), "Revoke")
     return _name_and_fields(command)
 
 
 def _decode_command(name: str, fields: dict[str, object]) -> Command:
     if name == "Refuse":
         refusal = _convert(fields, _RefuseAsWritten)
-        return Refuse(refusal.request_id, _OUTCOMES[refusal.outcome], refusal.retry_after_s)
+        return Refuse(refusal.request_id, _OUTCOMES[refusal.outcome], refusal.retry_after_s, refusal.grounds)
+    if name == "Revoke":
+        revocation = _convert(fields, _RevokeAsWritten)
+        return Revoke(revocation.request_id, _OUTCOMES[revocation.outcome])
     command: Command = _convert(fields, _COMMANDS[name])
     return command

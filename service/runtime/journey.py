@@ -69,10 +69,10 @@ class Journey(Ending):
         self._answer_refusal(outcome, retry_after_s)
         self._end(outcome)
 
-    def on_revoke(self) -> None:
-        """Leave the worker."""
+    def on_revoke(self, outcome: Outcome) -> None:
+        """Leave the worker; ``outcome`` is how it ends if its answer has begun."""
         if self.stage is Stage.RUNNING:
-            self._leave_worker(FailureCause.REVOKED)
+            self._leave_worker(FailureCause.REVOKED, outcome)
 
     # ---------------------------------------------------------------- word from the relay
 
@@ -168,7 +168,7 @@ class Journey(Ending):
                 self._client.cut()
                 self._give_up(Outcome.CLIENT_STALLED)
             case Due.WORKER_SILENT:
-                self._leave_worker(FailureCause.TIMEOUT)
+                self._leave_worker(FailureCause.TIMEOUT, Outcome.STREAM_STALLED)
             case Due.CLIENT_DEADLINE:
                 self._break(Outcome.CLIENT_DEADLINE, PermitEnding.IGNORED)
             case Due.HEARTBEAT:

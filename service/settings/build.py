@@ -10,8 +10,8 @@ from service.domain.tenant import Tenant
 from service.domain.tier import Tier
 from service.domain.units import TenantId, TierName
 from service.flow.config import BreakerConfig, FlowConfig, RetryConfig
-from service.gateway.corridor import CorridorConfig
 from service.gateway.cors import CorsPolicy
+from service.gateway.promises import CorridorConfig
 from service.gateway.server import EdgeConfig
 from service.launch.profiles import build_cpu_small_profile, build_m31_flash_profile
 from service.runtime.limits import RelayConfig
@@ -69,7 +69,7 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
     """Translate. ``salt`` is the secret behind the tenants' cache salts."""
     limits = settings.limits
     worker_key = environment.get(settings.pool.api_key_env) if settings.pool.api_key_env else None
-    tiers = {TierName(name): _build_tier(name, tier) for name, tier in settings.tiers.items()}
+    tiers = _build_tiers(settings)
     return Plan(
         settings=settings,
         flow=_build_flow(settings),
@@ -89,6 +89,10 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
             for key in tenant.keys
         ),
     )
+
+
+def _build_tiers(settings: Settings) -> dict[TierName, Tier]:
+    return {TierName(name): _build_tier(name, tier) for name, tier in settings.tiers.items()}
 
 
 def profile_permits(name: str) -> int | None:
@@ -111,11 +115,12 @@ def _copy(kind: type[T], part: Part) -> T:
 
 def _build_flow(settings: Settings) -> FlowConfig:
     limits: LimitSettings = settings.limits
-    permits = limits.requests_per_worker or profile_permits(settings.pool.profile or "")
-    if permits is None:
-        raise AssertionError("the checks let neither a profile nor requests_per_worker pass")
     return FlowConfig(
-        requests_per_worker=permits,
+        requests_per_worker=limits.requests_per_worker
+        or profile_permits(settings.pool.profile or "")
+        or FlowConfig().requests_per_worker,
+        requests_per_new_worker=limits.requests_per_new_worker,
+        tiers=_build_tiers(settings),
         queued_requests_max=limits.queued_requests_max,
         queued_tokens_max=limits.queued_tokens_max,
         retry_after_max_s=limits.retry_after_max_s,

@@ -29,9 +29,6 @@ def find_cross_faults(
         found += _check_tenants(tenants, tiers if isinstance(tiers, dict) else None)
     if pool is not None:
         found += _check_pool(pool, environment)
-    if pool is not None and limits is not None and limits.requests_per_worker is None and pool.profile is None:
-        cure = "set it to what one worker computes at once (vLLM's --max-num-seqs), or name pool.profile"
-        found.append(("limits.requests_per_worker", "is missing, and there is no profile to take it from", cure))
     if limits is not None:
         found += _check_limits(limits)
     if listen is not None:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from service.flow.limit import FIRST_LIMIT
 from service.workers.addresses import parse_address
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
@@ -141,6 +142,7 @@ class LimitSettings(Part):
     """Bounds of connections, bodies, waiting and time."""
 
     requests_per_worker: Count | None = None
+    requests_per_new_worker: Count = FIRST_LIMIT
     queued_requests_max: Count = 1024
     queued_tokens_max: Count = 64_000_000
     queue_ttl_s: Seconds = 30.0
@@ -166,10 +168,13 @@ class LimitSettings(Part):
 
 
 class LogSettings(Part):
-    """What is written to standard error, one JSON object a line."""
+    """What is written to standard error, one JSON object a line; what is remembered of decisions, and where."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     requests: Literal["none", "failures", "all"] = "failures"
+    decisions: Annotated[int, Field(ge=16, le=1_000_000)] = 4096
+    journal: Name | None = None
+    journal_max_bytes: Size = 1024 * 1024 * 1024
 
 
 def _check_origin(origin: str) -> str:

@@ -8,9 +8,11 @@ from service.flow.stats import FlowStats
 from service.telemetry.labels import WorkerPhase, phase_of
 from service.telemetry.metrics import (
     BODY_BYTES,
+    BROWNOUT_LEVEL,
     CONNECTIONS,
     DRAINING,
     IN_FLIGHT,
+    JOURNAL_DROPPED,
     PERMITS_HELD,
     QUEUED_REQUESTS,
     QUEUED_TOKENS,
@@ -30,6 +32,8 @@ class Snapshot:
     load_ages_s: Mapping[WorkerId, float | None] = field(default_factory=dict)
     body_bytes_in_flight: int | None = None
     connections: int | None = None
+    brownout_level: int = 0
+    journal_dropped: int | None = None
 
 
 def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
@@ -49,6 +53,8 @@ def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
     yield Family(WORKERS, [((phase.value,), count) for phase, count in phases.items()])
     yield _single(BODY_BYTES, snapshot.body_bytes_in_flight)
     yield _single(CONNECTIONS, snapshot.connections)
+    yield _single(BROWNOUT_LEVEL, snapshot.brownout_level)
+    yield _single(JOURNAL_DROPPED, snapshot.journal_dropped)
 
 
 def _single(metric: Metric, value: float | None) -> Family:

@@ -99,6 +99,8 @@ class Settled(Protocol):
     @property
     def request_id(self) -> str: ...
     @property
+    def client_request_id(self) -> str | None: ...
+    @property
     def kind(self) -> str: ...
     @property
     def outcome(self) -> Outcome | None: ...
@@ -161,6 +163,7 @@ def _describe(settlement: Settled, outcome: Outcome) -> dict[str, Any]:
     settled_at = settlement.settled_at
     return {
         "request_id": settlement.request_id,
+        "client_request_id": settlement.client_request_id,
         "kind": settlement.kind,
         "tenant": settlement.tenant_id,
         "tier": settlement.tier,

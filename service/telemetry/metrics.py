@@ -169,6 +169,13 @@ WORKER_LOAD_AGE = _declare.gauge(
     "worker",
 )  # fmt: skip
 WORKERS = _declare.gauge("sluice_workers", "workers", "Workers by what they are good for, each in one state.", "state")
+BROWNOUT_LEVEL = _declare.gauge(
+    "sluice_brownout_level", "", "Level of brownout that an operator has forced, 0 (none) to 3."
+)  # fmt: skip
+JOURNAL_DROPPED = _declare.counter(
+    "sluice_journal_dropped_total", "events",
+    "Decisions that are missing from the journal file: no room, no disk, or it is full; absent without a journal.",
+)  # fmt: skip
 BODY_BYTES = _declare.gauge(
     "sluice_body_bytes_in_flight", "",
     "Bytes of request bodies held in memory; absent if the listener does not say.",

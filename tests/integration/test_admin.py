@@ -16,8 +16,14 @@ from tests.support.service_process import KEY, TOKEN, hash_of, request_body, run
 
 pytestmark = pytest.mark.integration
 
-VIEWS = [f"/admin/v1/{name}" for name in ("state", "workers", "queues", "tenants", "config", "drain")]
-ACTIONS = ["/admin/v1/drain", "/admin/v1/config/reload", "/admin/v1/workers/x/drain", "/admin/v1/workers/x/undrain"]
+VIEWS = [f"/admin/v1/{name}" for name in ("state", "workers", "queues", "tenants", "config", "drain", "decisions")]
+ACTIONS = [
+    "/admin/v1/drain",
+    "/admin/v1/config/reload",
+    "/admin/v1/brownout",
+    "/admin/v1/workers/x/drain",
+    "/admin/v1/workers/x/undrain",
+]
 
 
 @pytest.fixture(scope="module")

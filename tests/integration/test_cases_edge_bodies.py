@@ -181,7 +181,7 @@ async def test_d28_fails_with_a_peek_by_json_loads(monkeypatch):
     def naive(body, usage_on_request, extra, model_required=True, bounds=()):
         fields = json.loads(body)
         return Peeked(
-            fields["model"], bool(fields.get("stream")), fields.get("max_tokens"), None, None, False, (bytes(body),)
+            fields["model"], bool(fields.get("stream")), fields.get("max_tokens"), None, None, False, (bytes(body),), {}
         )
 
     monkeypatch.setattr(corridor_module, "peek", naive)

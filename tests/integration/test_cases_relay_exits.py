@@ -23,7 +23,11 @@ PATH = "/v1/chat/completions"
 AUTH = [f"authorization: Bearer {KEY}"]
 STREAM = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "stream": True}
 WHOLE = STREAM | {"stream": False}
-FLOW = FlowConfig(breaker=BreakerConfig(failures_to_open=10**6, open_s=0.0, busy_rest_s=0.0), retry=RetryConfig(1))
+FLOW = FlowConfig(
+    requests_per_new_worker=1024,
+    breaker=BreakerConfig(failures_to_open=10**6, open_s=0.0, busy_rest_s=0.0),
+    retry=RetryConfig(1),
+)
 COUNT = 50
 
 
@@ -218,7 +222,9 @@ async def test_d02_a_fault_of_our_own_ends_its_request_and_no_other(where, monke
         seat.chunk(b"NE]\n\n")
         seat.end()
 
-    flow = FlowConfig(requests_per_worker=20)  # the rest waits and is dispatched by those that fail
+    flow = FlowConfig(
+        requests_per_worker=20, requests_per_new_worker=20
+    )  # the rest waits and is dispatched by those that fail
     async with ScriptedWorker(pieces) as worker, running_gateway([worker.port], flow=flow) as gateway:
         if where == "later piece":
             real = EventTap._feed_slowly

@@ -24,7 +24,11 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 STREAM = {"model": MODEL, "messages": MESSAGES, "stream": True, "max_tokens": 9}
 WHOLE = STREAM | {"stream": False}
 BODIES = pytest.mark.parametrize("body", [STREAM, WHOLE], ids=["stream", "whole"])
-FLOW = FlowConfig(breaker=BreakerConfig(failures_to_open=10**6, open_s=0.0, busy_rest_s=0.0))
+FLOW = FlowConfig(
+    requests_per_new_worker=1024,
+    breaker=BreakerConfig(failures_to_open=10**6, open_s=0.0, busy_rest_s=0.0),
+    retry=RetryConfig(budget_burst=20.0),  # the failing worker is the quickest: it may be the choice every time
+)
 
 
 async def busy(seat):
@@ -87,7 +91,9 @@ async def test_d23_at_most_one_more_attempt_and_on_another_worker(script, stream
 
 
 async def test_d23_the_retry_budget_bounds_the_calls_of_an_outage():
-    flow = FlowConfig(breaker=FLOW.breaker, retry=RetryConfig(budget_burst=5.0, budget_ratio=0.1))
+    flow = FlowConfig(
+        requests_per_new_worker=1024, breaker=FLOW.breaker, retry=RetryConfig(budget_burst=5.0, budget_ratio=0.1)
+    )
     async with ScriptedWorker(busy) as one, ScriptedWorker(busy) as two:
         async with running_gateway([one.port, two.port], flow=flow) as gateway:
             advice = set()

@@ -115,7 +115,7 @@ async def test_d17_what_an_ill_worker_did_not_answer_moves_and_what_it_began_end
 
 
 async def test_d17_is_seen_to_fail_where_nobody_takes_work_back(monkeypatch):
-    monkeypatch.setattr(Journey, "on_revoke", lambda self: None)
+    monkeypatch.setattr(Journey, "on_revoke", lambda self, outcome: None)
     monkeypatch.setattr("tests.support.raw_client.BOUND_S", 0.5)
     with pytest.raises((AssertionError, TimeoutError)):
         await fall_ill()

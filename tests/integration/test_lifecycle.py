@@ -26,24 +26,13 @@ async def stream(client: httpx.AsyncClient, gateway: Process, tokens: int) -> st
     return answer.text
 
 
-async def begin_stream(client: httpx.AsyncClient, gateway: Process, tokens: int) -> asyncio.Task[str]:
-    """Return once the client has read its first bytes: before them, a gateway told to go answers 503 instead."""
-    begun = asyncio.Event()
-
-    async def read() -> str:
-        body = request_body(tokens)
-        url = f"{gateway.url}/v1/chat/completions"
-        async with client.stream("POST", url, json=body, headers=HEADERS, timeout=60) as answer:
-            assert answer.status_code == 200
-            text = ""
-            async for piece in answer.aiter_text():
-                text += piece
-                begun.set()
-        return text
-
-    task = asyncio.ensure_future(read())
-    await asyncio.wait_for(begun.wait(), 30)
-    return task
+async def begin(client: httpx.AsyncClient, gateway: Process, tokens: int) -> httpx.Response:
+    """A stream whose answer has begun; read the rest of it with ``aread``."""
+    url = f"{gateway.url}/v1/chat/completions"
+    request = client.build_request("POST", url, json=request_body(tokens), headers=HEADERS, timeout=60)
+    answer = await client.send(request, stream=True)
+    assert answer.status_code == 200, await answer.aread()
+    return answer
 
 
 async def wait_for_streams(gateway: Process, count: int) -> None:
@@ -89,9 +78,9 @@ async def test_what_outlives_the_grace_gets_an_error_event(tmp_path):
     limits = {"requests_per_worker": 64, "drain_delay_s": 0.0, "grace_s": 0.7}
     with run_worker(tmp_path) as worker, run_gateway(tmp_path, [worker], limits=limits) as gateway:
         async with httpx.AsyncClient(trust_env=False) as client:
-            long = await begin_stream(client, gateway, 5000)
+            long = await begin(client, gateway, 5000)
             gateway.signal(signal.SIGTERM)
-            text = await long
+            text = (await long.aread()).decode()
         events = read_stream(text)
         assert events[-1]["error"]["code"] == "draining"
         assert text.endswith("data: [DONE]\n\n")
@@ -102,12 +91,12 @@ async def test_a_second_signal_does_not_wait(tmp_path):
     limits = {"requests_per_worker": 64, "drain_delay_s": 30.0, "grace_s": 60.0}
     with run_worker(tmp_path) as worker, run_gateway(tmp_path, [worker], limits=limits) as gateway:
         async with httpx.AsyncClient(trust_env=False) as client:
-            long = await begin_stream(client, gateway, 5000)
+            long = await begin(client, gateway, 5000)
             gateway.signal(signal.SIGTERM)
             while (await client.get(f"{gateway.url}/readyz")).status_code != 503:
                 assert gateway.process.poll() is None
             gateway.signal(signal.SIGINT)
-            assert read_stream(await long)[-1]["error"]["code"] == "draining"
+            assert read_stream((await long.aread()).decode())[-1]["error"]["code"] == "draining"
         assert await asyncio.to_thread(gateway.process.wait, 5) == 0
 
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import yaml
 
-from service.main import House
+from service.house import House
 from service.settings.build import build_plan, load_settings
 from tests.support.service_process import (
     KEY,

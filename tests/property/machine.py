@@ -2,12 +2,14 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from service.domain.command import Command
+from service.domain.contract import Allowance, Measure
 from service.domain.event import (
     AttemptFailed,
     DrainBegan,
@@ -26,8 +28,9 @@ from service.domain.event import (
 )
 from service.domain.load import WorkerLoad
 from service.domain.permit import PermitEnding
-from service.domain.units import WorkerId
-from service.flow.config import BreakerConfig, FlowConfig, Reconfigured, RetryConfig
+from service.domain.tier import Tier
+from service.domain.units import TenantId, TierName, WorkerId
+from service.flow.config import BreakerConfig, FlowConfig, Reconfigured, RetryConfig, SheddingConfig
 from service.flow.controller import FlowController
 from tests.support.flow import build_request
 from tests.support.referee import Case, Referee
@@ -35,8 +38,42 @@ from tests.support.referee import Case, Referee
 WORKERS = st.sampled_from([WorkerId(name) for name in "abc"])
 WHICH = st.integers(0, 63)
 LENGTHS_S = st.sampled_from([0.0, 0.01, 0.25, 0.5, 1.0, 3.0, 40.0])
+TIERS = {
+    TierName(name): tier
+    for name, tier in {
+        "gold": Tier(TierName("gold"), 0, ttft_targets_s=((200, 0.5), (100_000, 2.0)), tpot_target_s=0.05),
+        "standard": Tier(TierName("standard"), 1),
+        "silver": Tier(TierName("silver"), 1, ttft_targets_s=((100_000, 4.0),)),
+        "batch": Tier(TierName("batch"), 2, best_effort=True),
+    }.items()
+}
+CONTRACTS = {
+    TenantId("small"): Allowance(0.5, 2.0, Measure.REQUESTS),
+    TenantId("work"): Allowance(0.2, 5.0),
+    TenantId("nothing"): Allowance(0.0, 0.0),
+}
+KINDS = st.sampled_from(
+    [
+        ("tenant", "standard", 1),
+        ("tenant", "standard", 1),
+        ("tenant", "gold", 0),
+        ("other", "gold", 0),
+        ("tenant", "silver", 1),
+        ("small", "gold", 0),
+        ("small", "standard", 1),
+        ("work", "silver", 1),
+        ("nothing", "standard", 1),
+        ("nothing", "gold", 0),
+        ("other", "batch", 2),
+        ("tenant", "batch", 2),
+    ]
+)
+"""Tenant, tier and rank: without and with promises, within contracts and beyond, and best effort."""
+
 ROOMY = FlowConfig(
     requests_per_worker=2,
+    tiers=TIERS,
+    contracts=CONTRACTS,
     breaker=BreakerConfig(open_max_s=4.0),
     retry=RetryConfig(attempts_max=3, budget_burst=3.0),
 )
@@ -44,7 +81,16 @@ ROOMY = FlowConfig(
 
 CONFIGS = st.just(ROOMY) | st.builds(
     FlowConfig,
-    requests_per_worker=st.integers(1, 3),
+    requests_per_worker=st.sampled_from([1, 2, 3, 1024]),
+    tiers=st.just(TIERS) | st.just({}),
+    contracts=st.just(CONTRACTS),
+    shedding=st.just(SheddingConfig(floor_ratio=0.2))
+    | st.builds(
+        SheddingConfig,
+        floor_ratio=st.sampled_from([0.0, 0.02, 0.5]),
+        revoked_ratio=st.sampled_from([0.0, 0.05]),
+        brownout_forced=st.sampled_from([0, 0, 0, 1, 2, 3]),
+    ),
     queued_requests_max=st.sampled_from([0, 2, 8]),
     queued_tokens_max=st.sampled_from([200, 10_000]),
     retry_after_max_s=st.sampled_from([0.5, 60.0]),
@@ -102,27 +148,44 @@ class FlowMachine(RuleBasedStateMachine):
     def take(self, event):
         commands = self.controller.handle(event, self.now)
         self.history.append((self.now, event, commands))
-        self.referee.see(event, self.now, commands)
+        self.referee.see(self.controller, event, self.now, commands)
 
     def pick(self, cases: list[Case], which: int):
         return cases[which % len(cases)].request.request_id
 
     # ---------------------------------------------------------------- requests
 
-    @rule(ttl_s=st.sampled_from([0.0, 0.5, 2.0, 30.0]), prompt_bytes=st.integers(0, 500), pinned_to=st.none() | WORKERS)
-    def arrive(self, ttl_s, prompt_bytes, pinned_to):
+    @rule(
+        ttl_s=st.sampled_from([0.0, 0.5, 2.0, 30.0]),
+        prompt_bytes=st.integers(0, 500) | st.just(50_000),
+        pinned_to=st.none() | st.none() | WORKERS,
+        kind=KINDS,
+    )
+    def arrive(self, ttl_s, prompt_bytes, pinned_to, kind):
         self.count += 1
-        name = f"r{self.count}"
-        self.happen(
-            RequestArrived(
-                build_request(name, arrived_at=self.now, ttl_s=ttl_s, prompt_bytes=prompt_bytes, pinned_to=pinned_to)
-            )
+        tenant, tier, rank = kind
+        request = build_request(
+            f"r{self.count}",
+            arrived_at=self.now,
+            ttl_s=ttl_s,
+            prompt_bytes=prompt_bytes,
+            pinned_to=pinned_to,
+            tenant=tenant,
+            tier=tier,
+            rank=rank,
         )
+        self.happen(RequestArrived(request))
 
-    @rule(times=st.integers(2, 6))
-    def arrive_many(self, times):
+    @rule(times=st.integers(2, 6), kind=KINDS, prompt_bytes=st.sampled_from([32, 32, 20_000]))
+    def arrive_many(self, times, kind, prompt_bytes):
         for _ in range(times):
-            self.arrive(ttl_s=5.0, prompt_bytes=32, pinned_to=None)
+            self.arrive(ttl_s=5.0, prompt_bytes=prompt_bytes, pinned_to=None, kind=kind)
+
+    @rule()
+    def promised_after_the_rest(self):
+        """Workers full of what is beyond contracts, and then somebody who was promised something."""
+        self.arrive_many(times=4, kind=("other", "batch", 2), prompt_bytes=32)
+        self.arrive_many(times=2, kind=("tenant", "gold", 0), prompt_bytes=32)
 
     @precondition(lambda self: self.referee.running)
     @rule(which=WHICH)
@@ -130,9 +193,36 @@ class FlowMachine(RuleBasedStateMachine):
         self.happen(FirstTokenSeen(self.pick(self.referee.running, which)))
 
     @precondition(lambda self: self.referee.running)
-    @rule(which=WHICH, ending=st.sampled_from(PermitEnding))
-    def end(self, which, ending):
-        self.happen(PermitEnded(self.pick(self.referee.running, which), ending, None))
+    @rule(
+        which=WHICH,
+        ending=st.sampled_from([PermitEnding.SERVED, *PermitEnding]),
+        tokens=st.sampled_from([None, 1, 50, 400]),
+    )
+    def end(self, which, ending, tokens):
+        self.happen(PermitEnded(self.pick(self.referee.running, which), ending, tokens, tokens and 2 * tokens))
+
+    @precondition(lambda self: self.referee.waiting and self.referee.running)
+    @rule(times=st.integers(1, 6), length_s=st.sampled_from([0.01, 0.25]))
+    def serve(self, times, length_s):
+        """The oldest get their tokens and end, one after the other."""
+        for _ in range(times):
+            if self.referee.running:
+                name = self.pick(self.referee.running, 0)
+                self.happen(FirstTokenSeen(name))
+                self.pass_time(length_s, late=False)
+                if name in self.referee.live:
+                    self.happen(PermitEnded(name, PermitEnding.SERVED, 50, 100))
+
+    @precondition(lambda self: any(case.revoked for case in self.referee.running))
+    @rule()
+    def give_back(self):
+        """What is to be taken back is taken back."""
+        for case in [case for case in self.referee.running if case.revoked]:
+            name = case.request.request_id
+            if case.first_token_seen:
+                self.happen(PermitEnded(name, PermitEnding.DROPPED, None))
+            else:
+                self.happen(AttemptFailed(name, FailureCause.REVOKED, None))
 
     @precondition(lambda self: any(not case.first_token_seen for case in self.referee.running))
     @rule(which=WHICH, cause=st.sampled_from(FailureCause), wish_s=st.sampled_from([None, 0.0, 1.0, 100.0]))
@@ -182,16 +272,55 @@ class FlowMachine(RuleBasedStateMachine):
         if worker_id in self.referee.stations:
             self.happen(WorkerLeft(worker_id))
 
-    @rule(worker_id=WORKERS)
-    def see_load(self, worker_id):
+    @rule(
+        worker_id=WORKERS,
+        age_s=st.sampled_from([0.0, 0.0, 0.5, 5.0]),
+        running=st.none() | st.integers(0, 4),
+        waiting=st.none() | st.integers(0, 2),
+        made=st.none() | st.integers(0, 100),
+    )
+    def see_load(self, worker_id, age_s, running, waiting, made):
         if worker_id in self.referee.stations:
-            self.happen(WorkerLoadSeen(worker_id, WorkerLoad(self.now, 1, None, 0.5)))
+            tokens = None if made is None else int(20.0 * self.now) + made
+            load = WorkerLoad(self.now - age_s, running, waiting, 0.5, generation_tokens=tokens)
+            self.happen(WorkerLoadSeen(worker_id, load))
+
+    @rule()
+    def news_of_yesterday(self):
+        """All that is known is old when work comes that nobody was promised."""
+        for worker_id in list(self.referee.stations):
+            self.see_load(worker_id, age_s=5.0, running=0, waiting=0, made=None)
+        self.arrive_many(times=2, kind=("tenant", "batch", 2), prompt_bytes=32)
+
+    @rule(worker_id=WORKERS, times=st.integers(2, 4))
+    def see_loads(self, worker_id, times):
+        """Readings one after the other, all busy: limits are found."""
+        for _ in range(times):
+            self.pass_time(length_s=1.0, late=False)
+            self.see_load(worker_id, age_s=0.0, running=8, waiting=0, made=50)
 
     # ---------------------------------------------------------------- the rest
 
     @rule(config=CONFIGS)
     def reconfigure(self, config):
         self.happen(Reconfigured(config))
+
+    @precondition(lambda self: self.referee.waiting)
+    @rule()
+    def grant_more(self):
+        self.happen(Reconfigured(replace(self.referee.config, requests_per_worker=1024)))
+
+    @rule(told=st.booleans())
+    def busy_for_a_second(self, told):
+        """Many get tokens side by side, and the workers say so, or say nothing of it."""
+        self.happen(Reconfigured(replace(ROOMY, requests_per_worker=1024)))
+        self.arrive_many(times=6, kind=("tenant", "standard", 1), prompt_bytes=32)
+        for case in [case for case in self.referee.running if not case.first_token_seen]:
+            self.happen(FirstTokenSeen(case.request.request_id))
+        for length_s, running in ((0.0, 8), (1.0, 8 if told else None)):
+            self.pass_time(length_s, late=False)
+            for worker_id in list(self.referee.stations):
+                self.see_load(worker_id, age_s=0.0, running=running, waiting=0, made=None)
 
     @precondition(lambda self: len(self.history) > 40)
     @rule()
@@ -213,14 +342,15 @@ class FlowMachine(RuleBasedStateMachine):
         if not self.sound:  # the fault was found: nothing that follows says more
             return
         while self.referee.running:
-            self.end(which=0, ending=PermitEnding.SERVED)
+            self.end(which=0, ending=PermitEnding.SERVED, tokens=10)
         self.pass_time(length_s=100.0, late=False)
         while self.referee.running:
-            self.end(which=0, ending=PermitEnding.SERVED)
+            self.end(which=0, ending=PermitEnding.SERVED, tokens=10)
         stats = self.controller.stats(self.now)
         assert (stats.queued_requests, stats.queued_tokens, stats.in_flight) == (0, 0, 0), "something is left over"
         assert all(worker.in_flight == 0 for worker in stats.workers), "something is left over"
         assert self.controller.next_wake_at() is None, "nobody waits and a wake is asked for"
         twin = type(self).build(self.config, random.Random(self.seed))
         for now, event, commands in self.history:
-            assert twin.handle(event, now) == commands, "the same history, other commands"
+            again = twin.handle(event, now)
+            assert again == commands, f"the same history, other commands: {commands}, then {again}"

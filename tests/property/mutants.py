@@ -1,6 +1,8 @@
 """Controllers with one fault each, to show that the state machine and its referee would find it."""
 
-from service.domain.command import Dispatch, Refuse, Revoke
+from dataclasses import replace
+
+from service.domain.command import Dispatch, Refuse
 from service.domain.event import (
     AttemptFailed,
     DrainBegan,
@@ -9,11 +11,17 @@ from service.domain.event import (
     PermitEnded,
     RequestArrived,
     WorkerDrainChanged,
+    WorkerHealthChanged,
     WorkerLeft,
+    WorkerLoadSeen,
 )
+from service.flow import admission, controller, dispatch
+from service.flow.alarms import Alarms
+from service.flow.band import is_guaranteed
 from service.flow.config import Reconfigured
 from service.flow.controller import FlowController
-from service.flow.queue import NOWHERE, Waiting
+from service.flow.shedding import WasteBudget
+from service.flow.waiting import NOWHERE
 
 
 class ForgetsRelease(FlowController):
@@ -22,7 +30,7 @@ class ForgetsRelease(FlowController):
     def handle(self, event, now):
         worker = None
         if isinstance(event, PermitEnded):
-            worker = self._ledger.workers[self._ledger.running[event.request_id].permit.worker_id]
+            worker = self._state.ledger.workers[self._state.ledger.running[event.request_id].permit.worker_id]
         out = super().handle(event, now)
         if worker is not None and worker.listed:
             worker.held[event.request_id] = None
@@ -32,12 +40,12 @@ class ForgetsRelease(FlowController):
 class SendsToTheSick(FlowController):
     """Health is ignored."""
 
-    def _pick(self, entry, now):
-        limit = self._config.requests_per_worker
-        for worker in self._ledger.workers.values():
-            if worker.in_flight < limit and worker.listed and not worker.draining and not entry.choosy:
-                return worker
-        return super()._pick(entry, now)
+    def _sort_out(self):
+        super()._sort_out()
+        for worker in self._state.ledger.workers.values():
+            if worker.listed and not worker.draining and worker not in self._state.ledger.usable:
+                worker.healthy = True
+                self._state.ledger.usable.append(worker)
 
 
 class SendsToTheDraining(FlowController):
@@ -52,7 +60,7 @@ class SendsToTheDeparted(FlowController):
 
     def handle(self, event, now):
         if isinstance(event, WorkerLeft):
-            self._ledger.worker(event.worker_id)
+            self._state.ledger.worker(event.worker_id)
             return []
         return super().handle(event, now)
 
@@ -68,18 +76,16 @@ class SkipsThePump(FlowController):
 class QueuesBehindTheChoosy(FlowController):
     """An ordinary arrival waits because a choosy request does, though a worker has room."""
 
-    def _arrived(self, event, now):
-        has_ordinary = self._queue.has_ordinary
-        self._queue.has_ordinary = lambda: bool(self._queue.size)
-        super()._arrived(event, now)
-        self._queue.has_ordinary = has_ordinary
+    def __init__(self, config, chance):
+        super().__init__(config, chance)
+        self._state.room.is_dearest = lambda band: not self._state.room.size
 
 
 class LosesTheExpired(FlowController):
     """Who expires is taken out and never answered."""
 
     def _pump(self, hint, now):
-        self._queue.take_expired(now)
+        self._state.room.take_expired(now)
         super()._pump(hint, now)
 
 
@@ -88,7 +94,7 @@ class NeverExpires(FlowController):
 
     def __init__(self, config, chance):
         super().__init__(config, chance)
-        self._queue.take_expired = lambda now: []
+        self._state.room.take_expired = lambda now: []
 
 
 class ExpiresEarly(FlowController):
@@ -96,8 +102,8 @@ class ExpiresEarly(FlowController):
 
     def __init__(self, config, chance):
         super().__init__(config, chance)
-        take = self._queue.take_expired
-        self._queue.take_expired = lambda now: take(now + 1.0)
+        take = self._state.room.take_expired
+        self._state.room.take_expired = lambda now: take(now + 1.0)
 
 
 class WakesLate(FlowController):
@@ -112,7 +118,7 @@ class NeverSleeps(FlowController):
     """While somebody waits, a wake is always due."""
 
     def next_wake_at(self):
-        return -1.0 if self._queue.size else None
+        return -1.0 if self._state.room.size else None
 
 
 class WakesForNobody(FlowController):
@@ -133,8 +139,8 @@ class ForgetsTheArrival(FlowController):
 class RefusesTwice(FlowController):
     """A refusal is given twice."""
 
-    def _refuse(self, request_id, outcome, wait_s):
-        super()._refuse(request_id, outcome, wait_s)
+    def _refuse(self, request_id, outcome, wait_s, grounds=None, told=False):
+        super()._refuse(request_id, outcome, wait_s, grounds, told)
         self._out.append(self._out[-1])
 
 
@@ -144,20 +150,19 @@ class GrantsTwice(FlowController):
     def handle(self, event, now):
         out = super().handle(event, now)
         if isinstance(event, FirstTokenSeen):
-            permit = self._ledger.running[event.request_id].permit
+            permit = self._state.ledger.running[event.request_id].permit
             out.append(Dispatch(event.request_id, permit.worker_id, permit.attempt + 1))
         return out
 
 
 class ExceedsTheLimit(FlowController):
-    """One permit more than allowed."""
+    """One permit more than the worker can carry."""
 
-    def _pick(self, entry, now):
-        if not entry.choosy:
-            for worker in self._ledger.usable:
-                if worker.in_flight == self._config.requests_per_worker:
-                    return worker
-        return super()._pick(entry, now)
+    def _arrived(self, event, now):
+        for worker in self._state.ledger.usable:
+            worker.permits += 1
+        super()._arrived(event, now)
+        self._sort_out()
 
 
 class CountsTokensTwice(FlowController):
@@ -165,7 +170,7 @@ class CountsTokensTwice(FlowController):
 
     def handle(self, event, now):
         if isinstance(event, AttemptFailed):
-            self._queue._tokens += 1
+            self._state.room.tokens += 1
         return super().handle(event, now)
 
 
@@ -173,25 +178,22 @@ class TriesOnceMore(FlowController):
     """One attempt more than allowed."""
 
     def _attempt_failed(self, event, now):
-        running = self._ledger.running[event.request_id]
-        attempt = running.permit.attempt
-        object.__setattr__(running.permit, "attempt", attempt - 1)
+        self._state.ledger.running[event.request_id].entry.attempt -= 1
         super()._attempt_failed(event, now)
 
 
 class ReturnsToTheFailed(FlowController):
     """Forgets on which worker a request failed."""
 
-    def _pick(self, entry, now):
-        fresh = Waiting(entry.request, entry.prompt_tokens, entry.attempt, NOWHERE)
-        return super()._pick(fresh, now)
+    def _wait_again(self, entry, attempt, failed_on, revoked, now):
+        super()._wait_again(entry, attempt, NOWHERE, revoked, now)
 
 
 class RemembersOnlyTheLastFailure(FlowController):
     """Forgets all workers on which a request failed but the last."""
 
     def _attempt_failed(self, event, now):
-        self._ledger.running[event.request_id].failed_on = NOWHERE
+        self._state.ledger.running[event.request_id].entry.failed_on = NOWHERE
         super()._attempt_failed(event, now)
 
 
@@ -199,7 +201,7 @@ class SpendsWithoutBudget(FlowController):
     """Retries are never paid for."""
 
     def _attempt_failed(self, event, now):
-        self._budget.left = 10.0
+        self._state.budget.left = 10.0
         super()._attempt_failed(event, now)
 
 
@@ -215,11 +217,10 @@ class RetriesTimeouts(FlowController):
 class LeavesThePinned(FlowController):
     """A pinned request goes anywhere."""
 
-    def _pick(self, entry, now):
-        if entry.request.pinned_to is None:
-            return super()._pick(entry, now)
-        usable = [worker for worker in self._ledger.usable if not worker.held and worker.breaker.open_until is None]
-        return usable[0] if usable else None
+    def _arrived(self, event, now):
+        if event.request.pinned_to in self._state.ledger.workers:
+            event = RequestArrived(replace(event.request, pinned_to=None))
+        super()._arrived(event, now)
 
 
 class AdmitsWhileDraining(FlowController):
@@ -233,14 +234,15 @@ class KeepsTheSickBusy(FlowController):
     """Nothing is taken back from a worker that got sick."""
 
     def handle(self, event, now):
-        return [command for command in super().handle(event, now) if not isinstance(command, Revoke)]
+        out = super().handle(event, now)
+        return [] if isinstance(event, WorkerHealthChanged) and not event.healthy else out
 
 
 class RevokesTwice(FlowController):
     """Takes a request back each time its worker is said to be sick."""
 
     def _health_changed(self, event):
-        for running in self._ledger.running.values():
+        for running in self._state.ledger.running.values():
             running.revoked = False
         super()._health_changed(event)
 
@@ -248,11 +250,11 @@ class RevokesTwice(FlowController):
 class AdvisesForever(FlowController):
     """Advice is not capped."""
 
-    def _refuse(self, request_id, outcome, wait_s):
-        super()._refuse(request_id, outcome, wait_s)
+    def _refuse(self, request_id, outcome, wait_s, grounds=None, told=False):
+        super()._refuse(request_id, outcome, wait_s, grounds, told)
         last = self._out[-1]
         if last.retry_after_s is not None:
-            self._out[-1] = Refuse(request_id, outcome, last.retry_after_s + 100.0)
+            self._out[-1] = Refuse(request_id, outcome, last.retry_after_s + 100.0, grounds)
 
 
 class RestsForever(FlowController):
@@ -276,7 +278,8 @@ class IgnoresGrowth(FlowController):
 
     def handle(self, event, now):
         if isinstance(event, Reconfigured):
-            self._config = event.config
+            self._state.config = event.config
+            self._sort_out()
             return []
         return super().handle(event, now)
 
@@ -291,17 +294,179 @@ class FlipsItsOwnCoin(FlowController):
         super().__init__(config, chance)
         self._odd = FlipsItsOwnCoin.instances % 2 == 1
 
-    def _refuse(self, request_id, outcome, wait_s):
-        super()._refuse(request_id, outcome, 1.0 if self._odd else wait_s)
+    def _refuse(self, request_id, outcome, wait_s, grounds=None, told=False):
+        super()._refuse(request_id, outcome, 1.0 if self._odd else wait_s, grounds, told)
+
+
+class Policy(FlowController):
+    """Swaps rules of the flow for its own while it handles an event: ``rules`` are (module, name, rule)."""
+
+    rules = ()
+
+    def handle(self, event, now):
+        kept = [(module, name, getattr(module, name)) for module, name, _ in self.rules]
+        for module, name, rule in self.rules:
+            setattr(module, name, rule)
+        try:
+            return super().handle(event, now)
+        finally:
+            for module, name, rule in kept:
+                setattr(module, name, rule)
+
+
+def floor_for_everybody(state, now):
+    """Whoever is beyond contracts comes first."""
+    for band, queue in state.room.bands():
+        if not is_guaranteed(band):
+            return queue.next(now)
+    return None
+
+
+class PutsExcessFirst(Policy):
+    """I6: the floor is not earned."""
+
+    rules = ((dispatch, "choose_floor", floor_for_everybody),)
+
+
+class CheapestFirst(Policy):
+    """I6: bands are served from the cheapest up."""
+
+    def handle(self, event, now):
+        room = self._state.room
+        room._order = sorted(room._bands, reverse=not isinstance(event, RequestArrived))
+        return super().handle(event, now)
+
+
+class SendsTheLate(FlowController):
+    """I4: what has given up is sent all the same."""
+
+    def _pump(self, hint, now):
+        take = self._state.room.take_expired
+        self._state.room.take_expired = lambda now: []
+        super()._pump(hint, now)
+        self._state.room.take_expired = take
+        super()._pump(hint, now)
+
+
+class SendsTheLateReturner(FlowController):
+    """I4: what comes back from a worker has all the patience in the world."""
+
+    def _wait_again(self, entry, attempt, failed_on, revoked, now):
+        request = entry.request
+        entry.request = replace(request, deadline_at=request.deadline_at + 100.0)
+        super()._wait_again(entry, attempt, failed_on, revoked, now)
+
+
+class KeepsExcessInTheQueue(Policy):
+    """I5: nobody makes room for a promise in a full queue."""
+
+    rules = (
+        (
+            admission,
+            "is_full",
+            lambda state, entry: (
+                state.room.size >= state.config.queued_requests_max
+                or state.room.tokens + entry.estimate.prompt_tokens > state.config.queued_tokens_max
+            ),
+        ),
+    )
+
+
+class TakesNothingBack(Policy):
+    """I5: a promise is refused while others run."""
+
+    rules = ((controller, "revoke_for", lambda *_: []),)
+
+
+class ForgetsTimeMakesPlaces(FlowController):
+    """I8: nobody looks again when a worker has read its prompts."""
+
+    def __init__(self, config, chance):
+        super().__init__(config, chance)
+        self._state.alarms = Deaf()
+
+
+class Deaf(Alarms):
+    def note_again(self, at):
+        pass
+
+
+class TakesBackAgain(FlowController):
+    """I13: what was taken back once may be taken back again."""
+
+    def _wait_again(self, entry, attempt, failed_on, revoked, now):
+        super()._wait_again(entry, attempt, failed_on, 0, now)
+
+
+class WastesWithoutEnd(FlowController):
+    """I13: no bound to what is thrown away."""
+
+    def __init__(self, config, chance):
+        super().__init__(config, chance)
+        self._waste = Spendthrift()
+
+
+class Spendthrift(WasteBudget):
+    def allows(self, tokens, ratio):
+        return True
+
+
+class TouchesAWorkerOnRefusal(FlowController):
+    """I14: a refusal leaves a trace on a worker."""
+
+    def _refuse(self, request_id, outcome, wait_s, grounds=None, told=False):
+        super()._refuse(request_id, outcome, wait_s, grounds, told)
+        for worker in self._state.ledger.usable:
+            worker.backlog_tokens += 1
+
+
+class BelievesStaleLoads(FlowController):
+    """I17: a reading of long ago is taken for one of now."""
+
+    def handle(self, event, now):
+        if isinstance(event, WorkerLoadSeen):
+            event = WorkerLoadSeen(event.worker_id, replace(event.load, observed_at=now))
+        return super().handle(event, now)
+
+
+class GrowsUntold(FlowController):
+    """I17: a reading without figures is taken for a quiet worker."""
+
+    def handle(self, event, now):
+        if isinstance(event, WorkerLoadSeen):
+            load = event.load
+            running, waiting = load.running_requests or 0, load.waiting_requests or 0
+            event = WorkerLoadSeen(event.worker_id, replace(load, running_requests=running, waiting_requests=waiting))
+        return super().handle(event, now)
+
+
+class LosesAPromise(FlowController):
+    """I2: the pace that was promised to somebody is forgotten when the answer begins."""
+
+    def _first_token(self, event, now):
+        running = self._state.ledger.running[event.request_id]
+        if running.first_token_at is None:
+            self._state.ledger.workers[running.permit.worker_id].promises.clear()
+        super()._first_token(event, now)
+
+
+class CountsDecodingTwice(FlowController):
+    """I2: an answer that begins is counted twice."""
+
+    def _first_token(self, event, now):
+        super()._first_token(event, now)
+        running = self._state.ledger.running.get(event.request_id)
+        if running is not None:
+            self._state.ledger.workers[running.permit.worker_id].decoding += 1
 
 
 MUTANTS: dict[type[FlowController], str] = {
     ForgetsRelease: "permits on . and books differ",
-    SendsToTheSick: "sick, draining or left",
-    SendsToTheDraining: "sick, draining or left",
-    SendsToTheDeparted: "a worker that is not there|sick, draining or left|workers and books differ",
-    SkipsThePump: "has room and r[0-9]+ waits",
-    QueuesBehindTheChoosy: "has room and r[0-9]+ waits",
+    SendsToTheSick: "sick, draining or left|permits differ",
+    SendsToTheDraining: "sick, draining or left|permits differ",
+    SendsToTheDeparted: "permits differ|a worker that is not there|sick, draining or left|workers and books differ",
+    SkipsThePump: "has room and r[0-9]+ waits|time makes a place and the wake comes later",
+    QueuesBehindTheChoosy: "has room and r[0-9]+ waits|time makes a place and the wake comes later",
     LosesTheExpired: "queue and books differ",
     NeverExpires: "wants to be woken again",
     ExpiresEarly: "evicted before its deadline",
@@ -311,21 +476,35 @@ MUTANTS: dict[type[FlowController], str] = {
     ForgetsTheArrival: "no answer to r[0-9]+",
     RefusesTwice: "ended twice",
     GrantsTwice: "gets a second permit",
-    ExceedsTheLimit: "above its limit",
+    ExceedsTheLimit: "above its limit|grounds and books differ",
     CountsTokensTwice: "queued tokens and books differ",
     TriesOnceMore: "too many attempts|attempts are counted wrongly",
-    ReturnsToTheFailed: "returns to the worker on which it failed",
+    ReturnsToTheFailed: "books differ|returns to the worker on which it failed",
     RemembersOnlyTheLastFailure: "returns to the worker on which it failed",
     SpendsWithoutBudget: "retry budget overdrawn",
     RetriesTimeouts: "is tried again",
-    LeavesThePinned: "sent away from its worker",
+    LeavesThePinned: "choosy and books differ|sent away from its worker",
     AdmitsWhileDraining: "admitted while draining|draining",
     KeepsTheSickBusy: "not taken back from the sick worker",
-    RevokesTwice: "is taken back twice",
+    RevokesTwice: "is taken back twice|attempts are counted wrongly",
     AdvisesForever: "advice out of bounds",
     RestsForever: "rests without end",
-    ForgetsRests: "has room and r[0-9]+ waits",
-    IgnoresGrowth: "has room and r[0-9]+ waits",
+    ForgetsRests: "has room and r[0-9]+ waits|time makes a place and the wake comes later",
+    IgnoresGrowth: "has room and r[0-9]+ waits|time makes a place and the wake comes later",
     FlipsItsOwnCoin: "the same history, other commands",
+    PutsExcessFirst: "beyond contract goes before promised work",
+    CheapestFirst: "a cheaper promise goes first|beyond contract goes before|floor is kept",
+    SendsTheLate: "sent after it gave up",
+    SendsTheLateReturner: "sent after it gave up|waits past its deadline|the wake comes after a deadline",
+    KeepsExcessInTheQueue: "a promise is refused while others wait",
+    TakesNothingBack: "has room and|a promise is refused while others run",
+    ForgetsTimeMakesPlaces: "no wake is asked for|time makes a place and the wake comes later",
+    TakesBackAgain: "is taken back a second time|what may be taken back and books differ",
+    WastesWithoutEnd: "more is wasted than may be",
+    TouchesAWorkerOnRefusal: "prompt tokens on a worker and books differ",
+    BelievesStaleLoads: "granted more by a stale reading|on the word of yesterday",
+    GrowsUntold: "granted more without being told",
+    LosesAPromise: "promises and books differ",
+    CountsDecodingTwice: "decoding and books differ",
 }
 """Each mutant with what the referee says when it finds the fault."""

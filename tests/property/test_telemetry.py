@@ -29,7 +29,13 @@ _settlements = st.builds(
     output_estimated=st.booleans(),
 )
 _commands = st.sampled_from(
-    [Dispatch("a", "w", 1), Dispatch("a", "w", 2), Enqueue("a", 1), Refuse("a", Outcome.EXPIRED), Revoke("a")]
+    [
+        Dispatch("a", "w", 1),
+        Dispatch("a", "w", 2),
+        Enqueue("a", 1),
+        Refuse("a", Outcome.EXPIRED),
+        Revoke("a", Outcome.REVOKED),
+    ]
 )
 _events = st.builds(AttemptFailed, st.just("a"), st.sampled_from(FailureCause)) | st.just(Woken())
 _turns = st.tuples(_events, st.lists(_commands, max_size=3))

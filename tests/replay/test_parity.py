@@ -7,6 +7,8 @@ import pytest
 from loadtests.sim.driver import VirtualDriver, replay
 from service.domain.command import Dispatch, Enqueue, Refuse, Revoke
 from service.domain.event import Event, Woken
+from service.domain.outcome import Outcome
+from service.flow.band import BEST_EFFORT, EXCESS
 from service.flow.config import Reconfigured
 from service.flow.controller import FlowController
 from service.runtime.driver import Driver
@@ -85,6 +87,13 @@ class TestCommittedJournal:
         kinds = {type(command) for _, _, commands in committed.records for command in commands}
         assert kinds == {Enqueue, Dispatch, Refuse, Revoke}
         assert len(committed.records) > 300
+
+    def test_it_holds_every_band_and_its_endings(self, committed):
+        commands = [command for _, _, commands in committed.records for command in commands]
+        grounds = [command.grounds for command in commands if not isinstance(command, Revoke) and command.grounds]
+        assert {0, 1, EXCESS, BEST_EFFORT} == {one.band for one in grounds}
+        outcomes = {command.outcome for command in commands if isinstance(command, Refuse | Revoke)}
+        assert outcomes >= {Outcome.EXPIRED, Outcome.SHED, Outcome.REVOKED, Outcome.STREAM_BROKEN, Outcome.QUEUE_FULL}
 
     def test_replayed_event_by_event(self, committed):
         assert [typed(record) for record in replay(committed)] == [typed(record) for record in committed.records]

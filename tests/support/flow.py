@@ -4,11 +4,13 @@ import random
 from collections.abc import Iterable
 
 from service.domain.command import Command
+from service.domain.estimate import Estimate
 from service.domain.event import RequestArrived, WorkerHealthChanged, WorkerJoined
 from service.domain.request import Request
 from service.domain.units import RequestId, TenantId, TierName, WorkerId
 from service.flow.config import FlowConfig
 from service.flow.controller import FlowController
+from service.flow.waiting import Waiting
 
 
 def build_request(
@@ -19,20 +21,49 @@ def build_request(
     prompt_bytes: int = 320,
     max_output_tokens: int | None = None,
     pinned_to: str | None = None,
+    tenant: str = "tenant",
+    tier: str = "standard",
+    rank: int = 1,
+    deadline_at: float | None = None,
+    hinted: bool = False,
+    stream: bool = True,
 ) -> Request:
     """A request that may wait ``ttl_s``; by default 100 tokens of prompt."""
     return Request(
         RequestId(name),
-        TenantId("tenant"),
-        TierName("standard"),
-        1,
+        TenantId(tenant),
+        TierName(tier),
+        rank,
         prompt_bytes,
         max_output_tokens,
-        True,
+        stream,
         arrived_at,
-        arrived_at + ttl_s,
+        arrived_at + ttl_s if deadline_at is None else deadline_at,
         None,
         None if pinned_to is None else WorkerId(pinned_to),
+        hinted=hinted,
+    )
+
+
+def build_entry(
+    name: str,
+    *,
+    sequence: int = 0,
+    band: int = 1,
+    tokens: int = 100,
+    hold_s: float = 1.0,
+    work_s: float = 1.0,
+    due_at: float | None = None,
+    tpot_s: float | None = None,
+    failed_on: Iterable[str] = (),
+    **how: float | int | str | None,
+) -> Waiting:
+    """A request that waits; ``how`` goes to :func:`build_request`."""
+    request = build_request(name, **how)  # type: ignore[arg-type]
+    failed = frozenset(map(WorkerId, failed_on))
+    give_up_at = request.deadline_at if due_at is None else min(due_at, request.deadline_at)
+    return Waiting(
+        request, Estimate(tokens, 50), band, due_at, give_up_at, hold_s, work_s, sequence, tpot_s, failed_on=failed
     )
 
 

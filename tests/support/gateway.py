@@ -14,8 +14,9 @@ from service.flow.config import FlowConfig
 from service.flow.controller import FlowController
 from service.gateway.app import Guard, build_rest
 from service.gateway.auth import MemoryDirectory, hash_key
-from service.gateway.corridor import Corridor, CorridorConfig
+from service.gateway.corridor import Corridor
 from service.gateway.cors import CorsPolicy
+from service.gateway.promises import CorridorConfig
 from service.gateway.server import EdgeConfig, EdgeProtocol, build_protocol_factory
 from service.runtime.account import Accounts, Settlement
 from service.runtime.clock import MonotonicClock, sleep
@@ -28,6 +29,8 @@ from service.workers.addresses import WorkerAddress
 from service.workers.pool import PoolConfig, WorkerPool
 
 MODEL = "MiniMax-M3.1-Flash"
+_FLOW = FlowConfig(requests_per_new_worker=1024)
+"""Workers of tests say nothing of their load; nothing has to be found before they are used."""
 KEY = "sk-sluice-test-acme"
 OTHER_KEY = "sk-sluice-test-umbra"
 SUSPENDED_KEY = "sk-sluice-test-suspended"
@@ -106,7 +109,7 @@ async def running_gateway(
     """Serve on a free loopback port until the block ends; sweeps run every ``sweep_s``."""
     loop = asyncio.get_running_loop()
     clock = MonotonicClock()
-    driver = Driver(FlowController(flow or FlowConfig(), random.Random(1)), clock, loop)
+    driver = Driver(FlowController(flow or _FLOW, random.Random(1)), clock, loop)
     outbox, turnstile = Outbox(loop.call_soon), Turnstile(loop.call_soon)
     worker_pool = WorkerPool(pool or PoolConfig(), loop, clock.now, outbox.write, turnstile.enter)
     ledger = Ledger()

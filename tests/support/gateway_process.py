@@ -41,7 +41,7 @@ def peek_naively(body, usage_on_request, extra, model_required=True, bounds=()):
     fields = json.loads(bytes(body))
     re.findall(r"\w+|\W", str(fields["messages"]))
     rendered = json.dumps(fields).encode()
-    return Peeked(fields["model"], bool(fields.get("stream")), None, None, None, False, (rendered,))
+    return Peeked(fields["model"], bool(fields.get("stream")), None, None, None, False, (rendered,), {})
 
 
 def say(figures):

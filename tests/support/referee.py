@@ -1,13 +1,16 @@
 """Watches a flow controller from outside and objects when it breaks a promise.
 
-The referee keeps books of its own from events and commands alone and compares them with the controller's after every
-event. The only thing it takes the controller's word for is whether a worker rests (and even that within bounds).
+The referee keeps books of its own from events and commands and compares them with the controller's after every event.
+It takes the controller's word for what is learned: estimates, bands and limits (as the grounds of its commands tell
+them) and whether a worker rests (and even that within bounds).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
-from service.domain.command import Command, Dispatch, Enqueue, Refuse, Revoke
+from service.domain.command import Command, Dispatch, Enqueue, Grounds, Refuse, Revoke
 from service.domain.event import (
     AttemptFailed,
     DrainBegan,
@@ -21,13 +24,18 @@ from service.domain.event import (
     WorkerHealthChanged,
     WorkerJoined,
     WorkerLeft,
+    WorkerLoadSeen,
 )
 from service.domain.outcome import Outcome
 from service.domain.request import Request
 from service.domain.units import RequestId, WorkerId
+from service.flow.band import is_guaranteed
 from service.flow.config import FlowConfig, Reconfigured
 from service.flow.controller import FlowController
-from service.flow.estimator import estimate_request
+from service.flow.harm import NEEDED_MAX_S, keeps_pace
+from service.flow.shedding import _LOOKED_AT
+from service.flow.waiting import Waiting
+from service.flow.worker import STALE_AFTER_S, WorkerState, find_unread_tokens
 
 
 @dataclass
@@ -39,7 +47,34 @@ class Case:
     attempts: int = 0
     failed_on: set[WorkerId] = field(default_factory=set)
     first_token_seen: bool = False
+    first_token_at: float = 0.0
     revoked: bool = False
+    taken_back: int = 0
+    returned: bool = False
+    spared: bool = False
+    band: int = 0
+    tokens: int = 0
+    give_up_at: float = 0.0
+    due_at: float | None = None
+
+    @property
+    def choosy(self) -> bool:
+        """Whether not every worker will do."""
+        return bool(self.failed_on) or self.request.pinned_to is not None
+
+    @property
+    def guaranteed(self) -> bool:
+        """Whether it is what somebody was promised."""
+        return is_guaranteed(self.band)
+
+    def presses(self, now: float) -> bool:
+        """Whether half of the time to its promise has gone; where nothing is promised, always."""
+        return self.due_at is None or now > (self.request.arrived_at + self.due_at) / 2.0
+
+    def learn(self, grounds: Grounds) -> None:
+        """What the controller made of it."""
+        self.band, self.tokens = grounds.band, grounds.prompt_tokens
+        self.give_up_at, self.due_at = grounds.give_up_at, grounds.due_at
 
 
 @dataclass
@@ -51,6 +86,7 @@ class Station:
     listed: bool = True
     held: set[RequestId] = field(default_factory=set)
     rest_until: float = 0.0
+    limit: int = 0
 
     @property
     def usable(self) -> bool:
@@ -69,6 +105,9 @@ class Referee:
         self.stations: dict[WorkerId, Station] = {}
         self.budget = config.retry.budget_burst
         self.draining = False
+        self.floor_earned_s = self.floor_spent_s = 0.0
+        self.made_tokens = 0
+        self.reconfigured = False
 
     @property
     def waiting(self) -> list[Case]:
@@ -82,11 +121,14 @@ class Referee:
 
     # ---------------------------------------------------------------- what happened
 
-    def see(self, event: Event | Reconfigured, now: float, commands: Sequence[Command]) -> None:
+    def see(
+        self, controller: FlowController, event: Event | Reconfigured, now: float, commands: Sequence[Command]
+    ) -> None:
         """Enter an event with what followed."""
         self._enter(event, now)
+        self._check_limits(controller, event, now)
         for command in commands:
-            self._follow(event, now, command)
+            self._follow(controller, event, now, command)
         if isinstance(event, RequestArrived | AttemptFailed):
             name = event.request.request_id if isinstance(event, RequestArrived) else event.request_id
             assert any(command.request_id == name for command in commands), f"no answer to {name}"
@@ -104,18 +146,27 @@ class Referee:
             case RequestAbandoned():
                 self._end(event.request_id, "abandoned")
             case FirstTokenSeen():
-                self.live[event.request_id].first_token_seen = True
+                case = self.live[event.request_id]
+                case.first_token_at = case.first_token_at if case.first_token_seen else now
+                case.first_token_seen = True
             case PermitEnded():
+                self.made_tokens += event.output_tokens or 0
                 self._note_trouble(self._leave_worker(event.request_id), now)
                 self._end(event.request_id, "permit ended")
             case AttemptFailed():
+                case = self.live[event.request_id]
+                healthy = case.worker_id is not None and self.stations[case.worker_id].healthy
                 worker_id = self._leave_worker(event.request_id)
-                self.live[event.request_id].failed_on.add(worker_id)
+                case.returned = case.revoked and event.cause is FailureCause.REVOKED and healthy
+                case.spared = case.spared or case.revoked
+                if not case.returned:
+                    case.failed_on.add(worker_id)
                 self._note_trouble(worker_id, now)
             case DrainBegan():
                 self.draining = True
             case Reconfigured():
                 self.config = event.config
+                self.reconfigured = True
             case _:
                 self._enter_worker(event)
 
@@ -135,7 +186,22 @@ class Referee:
             case _:
                 pass  # loads, tokens and wakes change nothing in the books
 
-    def _follow(self, event: Event | Reconfigured, now: float, command: Command) -> None:
+    def _check_limits(self, controller: FlowController, event: Event | Reconfigured, now: float) -> None:
+        """What a worker is granted changes only by what it said or did, and never grows by stale or missing figures."""
+        for worker_id, station in self.stations.items():
+            limit = controller._state.ledger.workers[worker_id].limit.limit
+            if isinstance(event, WorkerLoadSeen) and event.worker_id == worker_id:
+                load = event.load
+                told = load.running_requests is not None and load.waiting_requests is not None
+                assert told or limit <= station.limit, f"{worker_id} is granted more without being told"
+                assert load.age_s(now) <= STALE_AFTER_S or limit <= station.limit, "granted more by a stale reading"
+            elif isinstance(event, FirstTokenSeen):
+                assert limit <= station.limit + 1, f"{worker_id} is granted more than one for a first token"
+            elif station.limit and not isinstance(event, PermitEnded):
+                assert limit == station.limit, f"the limit of {worker_id} changes out of turn"
+            station.limit = limit
+
+    def _follow(self, controller: FlowController, event: Event | Reconfigured, now: float, command: Command) -> None:
         name = command.request_id
         assert name in self.live, f"a command for {name}, which is not alive: ended twice or never came"
         case = self.live[name]
@@ -143,27 +209,77 @@ class Referee:
             case Enqueue():
                 self._check_enqueue(event, case, command)
             case Dispatch():
-                self._check_dispatch(event, case, now, command)
+                self._check_dispatch(controller, event, case, now, command)
+                self._check_order(controller, case, now)
                 station = self.stations[command.worker_id]
                 station.held.add(name)
                 case.worker_id, case.attempts = command.worker_id, command.attempt
-                case.first_token_seen = case.revoked = False
+                case.first_token_seen = case.revoked = case.returned = False
             case Refuse():
                 self._check_refuse(event, case, now, command)
                 self._end(name, command.outcome.label)
             case Revoke():
                 assert case.worker_id is not None, f"{name} is taken back and runs nowhere"
                 assert not case.revoked, f"{name} is taken back twice"
-                assert not self.stations[case.worker_id].healthy, f"{name} is taken back from a healthy worker"
+                if command.outcome is Outcome.REVOKED:
+                    self._check_taken_back(controller, event, case, now)
+                else:
+                    assert not self.stations[case.worker_id].healthy, f"{name} is taken back from a healthy worker"
                 case.revoked = True
 
+    def _check_taken_back(
+        self, controller: FlowController, event: Event | Reconfigured, case: Case, now: float
+    ) -> None:
+        name = case.request.request_id
+        assert isinstance(event, RequestArrived), "taken back for nobody"
+        winner = self.live[event.request.request_id]
+        assert winner.worker_id is None
+        assert not case.guaranteed, f"{name} is taken back, and was promised"
+        case.taken_back += 1
+        assert case.taken_back == 1, f"{name} is taken back a second time"
+        assert case.worker_id is not None
+        assert self.stations[case.worker_id].usable, f"{name} is taken back from a worker that helps nobody"
+        if case.first_token_seen:
+            pace_s = max(controller.stats(now).mean_tpot_s or 0.02, 1e-4)
+            wasted = (now - case.first_token_at) / pace_s
+            allowed = self.config.shedding.revoked_ratio * (self.made_tokens + 500.0)
+            assert wasted <= allowed + 1e-6, "more is wasted than may be"
+
+    def _check_order(self, controller: FlowController, case: Case, now: float) -> None:
+        """Dearer bands first, unless their promises have time and this one has not; what is beyond contracts before
+        guaranteed work only as far as it has earned it."""
+        waiting = [other for other in self.waiting if other is not case and not other.choosy]
+        work_s = controller._state.ledger.running[case.request.request_id].entry.work_s
+        if case.guaranteed:
+            if not case.choosy:
+                dearer = [other for other in waiting if other.band < case.band]
+                patient = case.presses(now) and not any(other.presses(now) for other in self._list_heads(dearer))
+                assert not dearer or patient, "a cheaper promise goes first"
+            if any(not other.guaranteed for other in waiting):
+                self.floor_earned_s += self.config.shedding.floor_ratio * work_s
+        elif not case.choosy and any(other.guaranteed for other in waiting):
+            assert self.config.shedding.brownout_forced < 2, "the floor is kept in spite of the operator"
+            self.floor_spent_s += work_s
+            assert self.floor_spent_s <= self.floor_earned_s + 1e-9, "beyond contract goes before promised work"
+
+    def _list_heads(self, cases: list[Case]) -> list[Case]:
+        """Who is due first of the dearest band among ``cases``."""
+        band = min((case.band for case in cases), default=0)
+        heads = [case for case in cases if case.band == band]
+        return [min(heads, key=lambda case: case.due_at or case.request.deadline_at)] if heads else []
+
     def _check_enqueue(self, event: Event | Reconfigured, case: Case, command: Enqueue) -> None:
+        if command.grounds is not None:
+            case.learn(command.grounds)
+            assert case.give_up_at <= case.request.deadline_at
+        else:
+            case.give_up_at = case.request.deadline_at
         assert case.worker_id is None, "it waits and runs"
         assert not (self.draining and isinstance(event, RequestArrived)), "admitted while draining"
         assert command.queued_requests == len(self.waiting), "wrong length of the queue"
         if isinstance(event, AttemptFailed):
             assert event.cause not in (FailureCause.TIMEOUT, FailureCause.FAULTY), f"{event.cause} is tried again"
-            assert case.attempts < self.config.retry.attempts_max, "too many attempts"
+            assert case.returned or case.attempts < self.config.retry.attempts_max, "too many attempts"
             if event.cause is not FailureCause.REVOKED:
                 self.budget -= 1.0
             assert self.budget > -1e-9, "retry budget overdrawn"
@@ -171,14 +287,25 @@ class Referee:
             assert isinstance(event, RequestArrived), "queued out of turn"
             assert len(self.waiting) <= self.config.queued_requests_max, "queue too long"
 
-    def _check_dispatch(self, event: Event | Reconfigured, case: Case, now: float, command: Dispatch) -> None:
-        name = command.request_id
+    def _check_dispatch(
+        self, controller: FlowController, event: Event | Reconfigured, case: Case, now: float, command: Dispatch
+    ) -> None:
+        name, grounds = command.request_id, command.grounds
         assert case.worker_id is None, f"{name} gets a second permit"
+        assert grounds is not None
+        case.learn(grounds)
+        assert now <= case.give_up_at, f"{name} is sent after it gave up"
+        if not case.guaranteed:
+            load = controller._state.ledger.workers[command.worker_id].load
+            assert load is None or load.age_s(now) <= STALE_AFTER_S, "beyond contract on the word of yesterday"
         assert command.worker_id in self.stations, f"{name} is sent to a worker that is not there"
         station = self.stations[command.worker_id]
         assert station.usable, f"{name} is sent to a worker that is sick, draining or left"
-        assert len(station.held) < self.config.requests_per_worker, f"{command.worker_id} is above its limit"
-        assert command.attempt == case.attempts + 1, f"{name}: attempts are counted wrongly"
+        bound = min(self.config.requests_per_worker, station.limit)
+        assert (grounds.held, grounds.limit) == (len(station.held), bound), "grounds and books differ"
+        assert len(station.held) < bound, f"{command.worker_id} is above its limit"
+        expected = case.attempts + (not case.returned)
+        assert command.attempt == expected, f"{name}: attempts are counted wrongly"
         assert command.worker_id not in case.failed_on, f"{name} returns to the worker on which it failed"
         assert case.request.pinned_to in (None, command.worker_id), f"{name} is sent away from its worker"
         assert now >= case.request.arrived_at, f"{name} is sent before it arrived"
@@ -188,10 +315,16 @@ class Referee:
         assert case.worker_id is None, "refused while it runs"
         own = isinstance(event, RequestArrived) and event.request.request_id == command.request_id
         failed = isinstance(event, AttemptFailed) and event.request_id == command.request_id
-        if not own and not failed:
-            assert now >= case.request.deadline_at, "evicted before its deadline"
+        displaced = isinstance(event, RequestArrived) and not own and command.outcome is Outcome.SHED
+        if displaced:
+            assert not case.guaranteed, "a promise makes room for another"
+        elif not own and not failed:
+            assert now >= case.give_up_at, "evicted before its deadline"
         if command.outcome is Outcome.EXPIRED:
-            assert now >= case.request.deadline_at, "called expired before its deadline"
+            assert now >= case.give_up_at, "called expired before its deadline"
+        if own and command.grounds is not None:
+            case.learn(command.grounds)
+            self._check_sacrifice(case, now, command)
         if own and self.draining:
             assert command.outcome is Outcome.DRAINING
         if command.outcome.retryable:
@@ -199,6 +332,26 @@ class Referee:
             assert 0.1 <= command.retry_after_s <= self.config.retry_after_max_s, "advice out of bounds"
         else:
             assert command.retry_after_s is None, "advice where none can help"
+
+    def _check_sacrifice(self, case: Case, now: float, command: Refuse) -> None:
+        """A guaranteed request is refused for want of capacity only when nothing beyond contracts could make room."""
+        if not case.guaranteed:
+            return
+        others = [other for other in self.waiting if other is not case and not other.guaranteed and not other.choosy]
+        if command.outcome is Outcome.QUEUE_FULL:
+            waiting = [other for other in self.waiting if other is not case]
+            requests = len(waiting) + 1 - self.config.queued_requests_max
+            tokens = sum(other.tokens for other in waiting) + case.tokens - self.config.queued_tokens_max
+            room = requests <= len(others) and tokens <= sum(other.tokens for other in others)
+            assert not room, "a promise is refused while others wait"
+        hopeless = now > case.give_up_at or case.due_at is None or case.request.pinned_to is not None
+        hopeless = hopeless or self.reconfigured or len(self.running) > _LOOKED_AT
+        if command.outcome is Outcome.DEADLINE_UNATTAINABLE and not hopeless:
+            for other in self.running:
+                assert other.worker_id is not None
+                fresh = not other.guaranteed and not other.spared and not other.revoked
+                silent = fresh and not other.first_token_seen and self.stations[other.worker_id].usable
+                assert not silent, "a promise is refused while others run who have said nothing"
 
     # ---------------------------------------------------------------- what must hold between events
 
@@ -213,7 +366,7 @@ class Referee:
         assert self.offered == len(self.ended) + len(self.live), "a request was lost"
         waiting = self.waiting
         assert stats.queued_requests == len(waiting), "queue and books differ"
-        tokens = sum(estimate_request(case.request).prompt_tokens for case in waiting)
+        tokens = sum(case.tokens for case in waiting)
         assert stats.queued_tokens == tokens, "queued tokens and books differ"
         assert stats.in_flight == len(self.running), "permits and books differ"
         seen = {worker.worker_id: worker for worker in stats.workers}
@@ -224,9 +377,46 @@ class Referee:
             if worker.resting and not station.held:
                 assert now < station.rest_until, f"{worker_id} rests without end"
 
+        self._check_workers(controller)
+        self._check_bands(controller)
+
+    def _check_workers(self, controller: FlowController) -> None:
+        ledger = controller._state.ledger
+        for worker_id, station in self.stations.items():
+            worker, held = ledger.workers[worker_id], [self.live[name] for name in station.held]
+            entries = [ledger.running[name].entry for name in station.held]
+            silent = sum(case.tokens for case in held if not case.first_token_seen)
+            assert worker.backlog_tokens == silent, "prompt tokens on a worker and books differ"
+            decoding = sum(case.first_token_seen for case in held)
+            assert worker.decoding == decoding, "decoding and books differ"
+            promised = Counter(entry.tpot_s for entry in entries if entry.tpot_s is not None)
+            assert worker.promises == promised, "promises and books differ"
+        fresh = {
+            case.request.request_id
+            for case in self.running
+            if not case.guaranteed and not case.revoked and not case.spared
+        }
+        assert set(ledger.sheddable) == fresh, "what may be taken back and books differ"
+        usable = [worker.limit.limit for worker in ledger.workers.values() if self.stations[worker.worker_id].usable]
+        assert ledger.permits == sum(min(limit, self.config.requests_per_worker) for limit in usable), "permits differ"
+
+    def _check_bands(self, controller: FlowController) -> None:
+        room = controller._state.room
+        ordinary = [case for case in self.waiting if not case.choosy]
+        assert room.choosy == len(self.waiting) - len(ordinary), "choosy and books differ"
+        for band, queue in room._bands.items():
+            here = [case for case in ordinary if case.band == band]
+            assert queue.size == len(here), "a band and books differ"
+            assert queue.tokens == sum(case.tokens for case in here), "a band's tokens and books differ"
+            assert queue.active == len({case.request.tenant_id for case in here}), "active tenants and books differ"
+            hold_s = sum(room._entries[case.request.request_id].hold_s for case in here)
+            assert abs(queue.hold_s - hold_s) < 1e-6, "a band's work and books differ"
+            assert abs(queue._due.sum_until(1e9) - hold_s) < 1e-6, "work by deadline and books differ"
+            assert len(queue._by_deadline) <= 2 * queue.size + 66, "what left piles up"
+
     def _check_deadlines(self, controller: FlowController, now: float) -> None:
         wake_at = controller.next_wake_at()
-        deadlines = [case.request.deadline_at for case in self.waiting]
+        deadlines = [case.give_up_at for case in self.waiting]
         if not deadlines:
             return
         assert min(deadlines) > now, "a request waits past its deadline"
@@ -235,13 +425,41 @@ class Referee:
 
     def _check_work_conservation(self, controller: FlowController, now: float) -> None:
         resting = {worker.worker_id for worker in controller.stats(now).workers if worker.resting}
+        wake_at = controller.next_wake_at()
+        room = controller._state.room
+        heads = {next(iter(line)) for line in room.lines()}
+        heads |= {queue.next(now).request.request_id for _, queue in islice(room.bands(), 1)}
         for worker_id, station in self.stations.items():
-            room = len(station.held) < self.config.requests_per_worker
-            if not (station.usable and room and worker_id not in resting):
+            worker = controller._state.ledger.workers[worker_id]
+            free = len(station.held) < min(self.config.requests_per_worker, station.limit)
+            if not (station.usable and free and worker_id not in resting):
                 continue
             for case in self.waiting:
-                fits = worker_id not in case.failed_on and case.request.pinned_to in (None, worker_id)
-                assert not fits, f"{worker_id} has room and {case.request.request_id} waits"
+                mine = worker_id not in case.failed_on and case.request.pinned_to in (None, worker_id)
+                entry = room._entries[case.request.request_id]
+                if not mine or case.request.request_id not in heads or not self._may_go(worker, case, entry, now):
+                    continue
+                held_back = worker.promises and worker.prefill.known
+                assert held_back, f"{worker_id} has room and {case.request.request_id} waits"
+                enough_at = self._find_enough_at(worker, entry, now)
+                assert enough_at > now - 1e-9, f"{worker_id} has room and {case.request.request_id} waits"
+                assert wake_at is not None, "time will make a place and no wake is asked for"
+                assert wake_at < enough_at + 0.002, "time makes a place and the wake comes later"
+
+    def _may_go(self, worker: WorkerState, case: Case, entry: Waiting, now: float) -> bool:
+        """Whether nothing but the slack of others can keep ``case`` from ``worker``: pace, no prompts ahead, fresh
+        figures."""
+        if not case.guaranteed and worker.is_stale(now):
+            return False
+        if not worker.held:
+            return True
+        return not worker.backlog_tokens and case.due_at is None and keeps_pace(entry, worker)
+
+    def _find_enough_at(self, worker: WorkerState, entry: Waiting, now: float) -> float:
+        """When those who decode there have slack enough for the prompt of ``entry``."""
+        slack = worker.slack
+        needed_s = min(find_unread_tokens(entry, worker) * worker.reading.per_kilotoken_s * 1e-3, NEEDED_MAX_S)
+        return max(slack.busy_until, slack._at) + (needed_s - slack.seconds) / slack.rate
 
     # ---------------------------------------------------------------- books
 

@@ -6,7 +6,9 @@ is the one thing in which the shells may differ.
 """
 
 import random
+from dataclasses import replace
 
+from service.domain.contract import Allowance, Measure
 from service.domain.event import (
     AttemptFailed,
     DrainBegan,
@@ -24,7 +26,8 @@ from service.domain.event import (
 from service.domain.load import WorkerLoad
 from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
-from service.domain.units import WorkerId
+from service.domain.tier import Tier
+from service.domain.units import TenantId, TierName, WorkerId
 from service.flow.config import BreakerConfig, FlowConfig, Reconfigured, RetryConfig
 from service.flow.controller import FlowController
 from service.runtime.driver import Driver
@@ -35,8 +38,22 @@ from tests.support.loop import FakeLoop, FakeTimer
 TICK_S = 1 / 1024
 SLIVER_S = TICK_S / 64
 BREAKER = BreakerConfig(open_s=1.0 + SLIVER_S, busy_rest_s=0.5 + SLIVER_S)
-CONFIG = FlowConfig(requests_per_worker=2, queued_requests_max=12, breaker=BREAKER, retry=RetryConfig(attempts_max=3))
-SMALLER = FlowConfig(requests_per_worker=1, queued_requests_max=6, breaker=BREAKER)
+TIERS = {
+    TierName("gold"): Tier(TierName("gold"), 0, ttft_targets_s=((100_000, 1.0 + SLIVER_S),), tpot_target_s=0.5),
+    TierName("standard"): Tier(TierName("standard"), 1),
+    TierName("batch"): Tier(TierName("batch"), 2, best_effort=True),
+}
+CONTRACTS = {TenantId("small"): Allowance(0.5, 2.0, Measure.REQUESTS)}
+KINDS = (("tenant", "standard", 1), ("tenant", "gold", 0), ("small", "gold", 0), ("other", "batch", 2))
+CONFIG = FlowConfig(
+    requests_per_worker=2,
+    queued_requests_max=12,
+    tiers=TIERS,
+    contracts=CONTRACTS,
+    breaker=BREAKER,
+    retry=RetryConfig(attempts_max=3),
+)
+SMALLER = replace(CONFIG, requests_per_worker=1, queued_requests_max=6)
 
 CAUSES = (FailureCause.UNREACHABLE, FailureCause.BROKEN, FailureCause.BUSY, FailureCause.TIMEOUT, FailureCause.FAULTY)
 
@@ -66,7 +83,7 @@ class Traveller:
     def on_refuse(self, outcome: Outcome, retry_after_s: float | None) -> None:
         self.end()
 
-    def on_revoke(self) -> None:
+    def on_revoke(self, outcome) -> None:
         self.cancel()
         if self.first_token_seen:
             self.later(TICK_S, self.finish, PermitEnding.DROPPED)
@@ -161,9 +178,17 @@ class World:
         self.count += 1
         name = f"r{self.count}"
         pinned_to = "a" if self.chance.random() < 0.08 else None
-        ttl_s = self.draw_s(3.0) + SLIVER_S
+        ttl_s = self.draw_s(3.0) + SLIVER_S * (1 + self.count % 61) / 64  # what follows from one alarm meets no other
+        tenant, tier, rank = self.chance.choice(KINDS)
         request = build_request(
-            name, arrived_at=self.loop.moment, ttl_s=ttl_s, prompt_bytes=self.count * 13, pinned_to=pinned_to
+            name,
+            arrived_at=self.loop.moment,
+            ttl_s=ttl_s,
+            prompt_bytes=self.count * 13,
+            pinned_to=pinned_to,
+            tenant=tenant,
+            tier=tier,
+            rank=rank,
         )
         self.driver.board(name, Traveller(self, name))
         self.driver.submit(RequestArrived(request))

@@ -1,12 +1,12 @@
 """Build the small language model that the CPU engine serves.
 
-A script, run by the *engine's* Python (``python build_small_model.py OUT_DIR``); nothing in ``service`` imports it, and
-its imports live inside the functions because Sluice's own environment has neither torch nor tokenizers.
+A script, run by the *engine's* Python (``python build_small_model.py OUT_DIR [LAYERS]``); nothing in ``service``
+imports it, and its imports live inside the functions because Sluice's own environment has neither torch nor tokenizers.
 
-The result is a directory vLLM can serve: a byte-level BPE tokenizer of 2,048 entries, a two-layer Qwen3 with random
-weights from a fixed seed, and a ChatML template that knows tools and partial assistant messages. It speaks nonsense,
-which is all a test of plumbing, metrics and scheduling asks of it; the same seed gives the same weights, so greedy
-output agrees between two workers.
+The result is a directory vLLM can serve: a byte-level BPE tokenizer of 2,048 entries, a Qwen3 with random weights from
+a fixed seed (two layers, or as many as asked for: each makes a step longer, and little else), and a ChatML template
+that knows tools and partial assistant messages. It speaks nonsense, which is all a test of plumbing, metrics and
+scheduling asks of it; the same seed gives the same weights, so greedy output agrees between two workers.
 
 Left alone it never says a special token, a word of the protocol or half a character: one dimension of its hidden state
 is a constant, and those tokens weigh it negatively, which amounts to a bias. So every token is visible text, and a
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 VOCABULARY_SIZE = 2048
 WEIGHT_SEED = 20260214
 MAX_POSITIONS = 8192
+DEFAULT_LAYERS = 2
 
 END_OF_TEXT = "<|endoftext|>"
 END_OF_TURN = "<|im_end|>"
@@ -138,8 +139,8 @@ def silence(model: "Qwen3ForCausalLM", unsaid_ids: list[int]) -> None:
         model.lm_head.weight[unsaid_ids, 0] = -5
 
 
-def build_weights(out_dir: Path, tokenizer: "PreTrainedTokenizerFast") -> int:
-    """Save a two-layer Qwen3 with random weights; return its number of parameters."""
+def build_weights(out_dir: Path, tokenizer: "PreTrainedTokenizerFast", layers: int) -> int:
+    """Save a Qwen3 with random weights; return its number of parameters."""
     import torch
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
@@ -149,7 +150,7 @@ def build_weights(out_dir: Path, tokenizer: "PreTrainedTokenizerFast") -> int:
         vocab_size=VOCABULARY_SIZE,
         hidden_size=64,
         intermediate_size=128,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=2,
         num_key_value_heads=1,
         head_dim=32,  # the smallest that vLLM's CPU attention accepts: 16 starts, then kills the engine at first use
@@ -170,7 +171,8 @@ def main() -> None:
     """Build into the directory given on the command line, or into nothing at all if a step fails."""
     out_dir = Path(sys.argv[1])
     out_dir.mkdir(parents=True, exist_ok=True)
-    parameters = build_weights(out_dir, build_tokenizer(out_dir))
+    layers = int(sys.argv[2]) if len(sys.argv) > 2 else DEFAULT_LAYERS
+    parameters = build_weights(out_dir, build_tokenizer(out_dir), layers)
     sys.stdout.write(json.dumps({"vocabulary": VOCABULARY_SIZE, "parameters": parameters}) + "\n")
 
 

@@ -16,7 +16,7 @@ from service.settings.release import read_version
 from tests.unit.settings.test_load import GOOD
 
 runner = CliRunner()
-COMMANDS = ("up", "serve", "check", "keys", "worker", "emulate", "drain", "version")
+COMMANDS = ("up", "serve", "check", "keys", "worker", "bench", "emulate", "drain", "explain", "replay", "version")
 
 
 def run(*arguments: str, **environment: str | None):

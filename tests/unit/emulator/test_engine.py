@@ -38,6 +38,17 @@ def gained(steps, name):
     return sum(tokens for _, result in steps for who, tokens in result.tokens if who == name)
 
 
+def test_it_counts_what_a_living_request_has_yielded():
+    engine = build()
+    engine.submit(EngineRequest("a", 8, 5), 0.0)
+    engine.step(0.0)
+    assert engine.count_output_tokens("a") == 0
+    for yielded in (1, 2, 3):
+        engine.step(engine.next_step_at())
+        assert engine.count_output_tokens("a") == yielded
+    assert engine.count_output_tokens("b") == 0
+
+
 def test_idle_engine_asks_for_nothing():
     engine = build()
     assert engine.next_step_at() is None

@@ -1,7 +1,7 @@
 """A snapshot of one worker."""
 
-from service.flow.ledger import WorkerState
 from service.flow.stats import WorkerStats, build_worker_stats
+from service.flow.worker import WorkerState
 
 
 def test_a_worker_at_rest_says_so_until_its_rest_is_over():

@@ -23,7 +23,7 @@ def flow(*workers: WorkerStats, draining: bool = False) -> FlowStats:
         queued_tokens=0,
         in_flight=0,
         draining=draining,
-        mean_service_s=None,
+        mean_tpot_s=None,
         workers=workers,
     )
 

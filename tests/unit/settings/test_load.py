@@ -116,7 +116,6 @@ def test_a_key_that_stands_twice_is_a_fault_where_it_stands():
         ({"pool": {**GOOD["pool"], "workers": ["http://a:1", "http://a:1/"]}}, "pool.workers[1]"),
         ({"pool": {**GOOD["pool"], "profile": "big"}}, "pool.profile"),
         ({"pool": {**GOOD["pool"], "api_key_env": "NOT_SET"}}, "pool.api_key_env"),
-        ({"pool": {"discovery": "static", "workers": ["http://a:1"]}}, "limits.requests_per_worker"),
         ({"tiers": {}}, "tiers"),
         ({"tiers": {"flex": {"rank": 0}}}, "tiers.flex"),
         ({"tiers": {"flex": {"rank": 0, "availability": 0.9, "tpot_s": 1.0}}}, "tiers.flex"),

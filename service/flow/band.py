@@ -1,0 +1,53 @@
+"""Decides in which band a request stands: guaranteed by its contract, in excess of it, or best effort.
+
+Bands are numbers, 0 first: guaranteed traffic of each rank, then excess of each rank, then best effort. Traffic within
+the contract of a cheaper tier comes before excess of a dearer one: otherwise a burst of the dearer tier breaks the
+cheaper one's promise.
+"""
+
+from dataclasses import dataclass
+
+from service.domain.contract import Allowance, Measure
+from service.domain.tier import Tier
+
+RANKS_MAX = 32
+"""Ranks of tiers that are told apart; more would share a band."""
+
+EXCESS = RANKS_MAX
+BEST_EFFORT = 2 * RANKS_MAX
+
+
+def is_guaranteed(band: int) -> bool:
+    """Whether traffic of this band is what somebody was promised."""
+    return band < EXCESS
+
+
+@dataclass(slots=True)
+class ContractBucket:
+    """A contract's token bucket, filled at its rate up to its burst; below zero it is in debt."""
+
+    level: float
+    filled_at: float
+
+    def take(self, allowance: Allowance, work_s: float, now: float) -> bool:
+        """Whether a request of ``work_s`` worker-seconds lies within the contract now; if so it is taken.
+
+        One dearer than the whole burst passes when the bucket is full and leaves a debt: a contract of any size admits
+        requests of any size, only more rarely, and never more work than its rate allows.
+        """
+        cost = work_s if allowance.measure is Measure.WORK else 1.0
+        burst = allowance.burst
+        self.level = min(self.level + allowance.per_second * (now - self.filled_at), burst)
+        self.filled_at = now
+        if self.level < min(cost, burst) or burst <= 0.0:
+            return False
+        self.level -= cost
+        return True
+
+
+def classify(tier: Tier | None, rank: int, within_contract: bool) -> int:
+    """The band of a request."""
+    if tier is not None and tier.best_effort:
+        return BEST_EFFORT
+    rank = min(rank, RANKS_MAX - 1)
+    return rank if within_contract else EXCESS + rank

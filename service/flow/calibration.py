@@ -1,0 +1,124 @@
+"""Keeps a prediction honest: how much must be added so that a stated share of outcomes stays below it."""
+
+import math
+
+_STEP = 0.03
+_LOW, _HIGH = -1.0, 2.0
+_TOGETHER = 4
+_STALL, _HASTE_MAX = 4, 8
+"""After so many exceedances on end the step grows with each that follows, up to so many times. Guesses; if it grew from
+the first on, bounds would come out too wide after each stall: goodput at twice the capacity was 4 % less."""
+
+
+class Quantile:
+    """A multiplicative offset e^q such that a share ``level`` of observations stays below prediction * e^q.
+
+    After each observation q moves up by ``_STEP * level`` if it was exceeded, else down by ``_STEP * (1 - level)``: the
+    pinball update of adaptive conformal inference (Gibbs & Candes, arXiv 2106.00170), whose long-run coverage error
+    vanishes whatever the drift. q stays in [-1, 2], that is a factor of 0.37 to 7.4. While one outcome after the other
+    exceeds the bound, the step grows: where something has jumped, the bound widens within some ten requests.
+
+    Trade-offs: coverage holds over many requests, not for each kind of request.
+    """
+
+    __slots__ = ("_factor", "_kept", "_run", "level", "q")
+
+    def __init__(self, level: float, q: float = 0.0) -> None:
+        self.level = level
+        self.q = q
+        self._factor = math.exp(q)
+        self._kept = 0
+        self._run = 0
+
+    def bound_s(self, predicted_s: float) -> float:
+        """The value that a share ``level`` of outcomes stays below."""
+        return predicted_s * self._factor
+
+    def observe(self, predicted_s: float, observed_s: float) -> None:
+        """Learn from one outcome."""
+        if predicted_s <= 0.0 or observed_s <= 0.0:
+            return
+        if observed_s > predicted_s * self._factor:
+            self._run += 1  # one in twenty is expected, and a stall makes a few on end; more are another world
+            self._move(_STEP * self.level * min(max(self._run - _STALL, 1), _HASTE_MAX))
+            return
+        self._run = 0
+        self._kept += 1
+        if self._kept == _TOGETHER:  # most are kept, and each moves q a little: several steps are made as one
+            self._kept = 0
+            self._move(_TOGETHER * _STEP * (self.level - 1.0))
+
+    def _move(self, step: float) -> None:
+        self.q = min(max(self.q + step, _LOW), _HIGH)
+        self._factor = math.exp(self.q)
+
+
+_SHORT_SHARE = 0.05
+_SHORT_STEP = 0.2
+_LONGER, _SHORTER = math.exp(_SHORT_STEP * _SHORT_SHARE), math.exp(_SHORT_STEP * (_SHORT_SHARE - 1.0))
+_FEWEST = 2.0
+
+
+class ShortAnswer:
+    """How many tokens all but ``_SHORT_SHARE`` of answers exceed: the same pinball update, on the logarithm.
+
+    Trade-offs: it starts at two tokens and needs some hundred answers to find where long ones begin.
+    """
+
+    __slots__ = ("tokens",)
+
+    def __init__(self) -> None:
+        self.tokens = _FEWEST
+
+    def observe(self, tokens: int) -> None:
+        """Learn from one answer."""
+        self.tokens = max(self.tokens * (_LONGER if tokens >= self.tokens else _SHORTER), _FEWEST)
+
+
+_SIZES = 64
+"""Tokens to read are told apart by their number of bits."""
+_NUDGE = 1.02
+"""A median moves so far with each outcome: a tenth is made good within five on end."""
+_SAME_SIDE = 6
+"""So many outcomes on end on one side of a median come by chance once in 32 times; from there on all sizes move
+together, faster and faster, since it is the worker that has changed."""
+_FACTOR_MIN, _FACTOR_MAX = 0.2, 5.0
+
+
+class Medians:
+    """What one worker's predictions of the first token must be multiplied with, so that half of the outcomes stay
+    below: a factor for each size of what is to be read, and one for all of them, which follows jumps.
+
+    The law of ``flow.pace`` is a straight line; engines are not (a step is a grain, a long prompt is read in chunks, a
+    batch makes steps longer). What it misses by size is learned here: one multiplication at each outcome.
+    """
+
+    __slots__ = ("_by_size", "_common", "_side")
+
+    def __init__(self) -> None:
+        self._by_size = [1.0] * _SIZES
+        self._common = 1.0
+        self._side = 0
+
+    def factor(self, tokens: int) -> float:
+        """For somebody who waits for ``tokens`` to be read."""
+        return self._by_size[tokens.bit_length()] * self._common
+
+    def observe(self, tokens: int, predicted_s: float, observed_s: float) -> None:
+        """A first token for which ``predicted_s`` had been foreseen came after ``observed_s``."""
+        side = self._side
+        if observed_s > predicted_s:
+            self._side = side = side + 1 if side > 0 else 1
+            nudge = _NUDGE
+        else:
+            self._side = side = side - 1 if side < 0 else -1
+            nudge = 1.0 / _NUDGE
+        if -_SAME_SIDE <= side <= _SAME_SIDE:
+            size = tokens.bit_length()
+            moved = self._by_size[size] * nudge
+            if _FACTOR_MIN < moved < _FACTOR_MAX:
+                self._by_size[size] = moved
+        else:
+            run = abs(side) - _SAME_SIDE
+            moved = self._common * nudge ** min(1 << (run >> 1), 8)
+            self._common = min(max(moved, _FACTOR_MIN), _FACTOR_MAX)

@@ -1,0 +1,253 @@
+"""The composition root's house: one gateway, built and wired from a plan, changed while it runs, taken out of service.
+
+With ``service.main``, the only module that knows both the ports of the runtime and the adapters behind them.
+"""
+
+import asyncio
+import functools
+import hashlib
+import logging
+import random
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from service.domain.event import DrainBegan
+from service.domain.units import WorkerId
+from service.flow.config import Reconfigured
+from service.flow.controller import FlowController
+from service.gateway.app import Guard, build_rest
+from service.gateway.auth import MemoryDirectory
+from service.gateway.corridor import Corridor
+from service.gateway.desk import Desk
+from service.gateway.doors import Doors
+from service.gateway.exchange import ByteBudget
+from service.gateway.server import build_protocol_factory
+from service.runtime.account import Accounts
+from service.runtime.beat import Beat
+from service.runtime.clock import MonotonicClock
+from service.runtime.decisions import DecisionLog
+from service.runtime.descriptors import bound_connections
+from service.runtime.drain import Drain
+from service.runtime.driver import Driver
+from service.runtime.journal import JournalHeader
+from service.runtime.journey import Road
+from service.runtime.outbox import Outbox
+from service.runtime.ports import Observer
+from service.runtime.recording import open_journal
+from service.runtime.turnstile import Turnstile
+from service.settings.build import Plan
+from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes, keep_started
+from service.settings.fault import SettingsRefusedError
+from service.settings.release import read_version
+from service.settings.tls import Certificates, build_tls_context
+from service.telemetry.exposition import Exposition
+from service.telemetry.gauges import Snapshot
+from service.telemetry.lag import LoopLag
+from service.telemetry.logs import RequestLog, set_level
+from service.telemetry.recorder import Recorder
+from service.workers.discovery import StaticDiscovery, build_discovery
+from service.workers.monitor import Monitor
+from service.workers.pool import WorkerPool
+from service.workers.probe import build_client_factory
+from service.workers.roster import PoolRoster
+from service.workers.suspicion import Suspicion
+
+_log = logging.getLogger("sluice.main")
+
+_SWEEP_REQUESTS_S, _SWEEP_CONNECTIONS_S, _FLUSH_JOURNAL_S = 0.25, 1.0, 1.0
+
+Reread = Callable[[], Plan]
+
+
+class House:
+    """One gateway, built and wired, on the running loop."""
+
+    def __init__(self, plan: Plan, reread: Reread, descriptors: int, seed: int) -> None:
+        loop = asyncio.get_running_loop()
+        chance = random.Random(seed)  # noqa: S311 - spreads load and delays, guards nothing
+        self.plan = plan
+        self._started = plan.settings
+        self._reread = reread
+        self._clock = clock = MonotonicClock()
+        outbox, turnstile = Outbox(loop.call_soon), Turnstile(loop.call_soon)
+        self._pool = WorkerPool(plan.pool, loop, clock.now, outbox.write, turnstile.enter)
+        self._recorder = Recorder(plan.corridor.tiers.values())
+        logs = plan.settings.logs
+        wall_offset_s = clock.wall() - clock.now()
+        self._decisions = DecisionLog(logs.decisions, plan.flow, wall_offset_s)
+        self._journal = open_journal(
+            logs.journal, logs.journal_max_bytes, JournalHeader(seed, plan.flow, wall_offset_s)
+        )
+        observers: list[Observer] = [
+            self._recorder,
+            self._decisions,
+            *([] if self._journal is None else [self._journal]),
+        ]
+        core_chance = random.Random(seed)  # noqa: S311 - its own: a journal is played again from the seed
+        self._driver = Driver(FlowController(plan.flow, core_chance), clock, loop, observers)
+        self._brownout_level = 0
+        roster = PoolRoster(self._pool, self._driver.submit)
+        self._discovery = build_discovery(plan.dns, plan.workers, loop, clock.now, chance)
+        self.monitor = Monitor(
+            plan.monitor, self._discovery, build_client_factory(plan.monitor.probe), self._driver.submit,
+            self._pool, roster, clock.now, chance,
+        )  # fmt: skip
+        self._request_log = RequestLog(logs.requests)
+        accounts = Accounts([self._recorder, self._request_log, Suspicion(self.monitor.suspect), self._decisions])
+        self._opaque = functools.lru_cache(maxsize=4096)(functools.partial(_name_for_clients, plan.corridor.salt))
+        road = Road(self._driver, self._pool, accounts, clock, loop.call_later, plan.relay, self._opaque)
+        self._directory = MemoryDirectory(plan.keys)
+        self._corridor = Corridor(road, self._directory, plan.corridor, plan.cors)
+        self._corridor.note_alias = self._decisions.note_alias
+        self._guard = Guard(build_rest(self._model_cards, lambda: self.desk.ready()), self._directory, plan.cors)
+        edge = plan.edge
+        connections_max = bound_connections(edge.connections_max, edge.connections_reserve, descriptors)
+        if connections_max < edge.connections_max:
+            _log.warning("%d descriptors: no more than %d client connections", descriptors, connections_max)
+        self._bodies = ByteBudget(edge.bodies_max_bytes)
+        self.factory, state = build_protocol_factory(
+            self._guard, replace(edge, connections_max=connections_max), self._corridor, loop, self._bodies, outbox,
+            turnstile,
+        )  # fmt: skip
+        self._doors = Doors(state)
+        self.drain = Drain(self, clock.now)
+        self.desk = Desk(
+            self._driver, self.monitor, self.drain, self, self, roster.set_draining, self._opaque,
+            self._decisions.describe,
+        )  # fmt: skip
+        self.server: asyncio.Server | None = None
+        self.certificates: Certificates | None = None
+        self._born_at = int(clock.wall())
+        lag = LoopLag()
+        self.exposition = Exposition(self._recorder, lag, self._snapshot, read_version())
+        self.beats: tuple[Beat, ...] = (
+            Beat(_SWEEP_REQUESTS_S, self._driver.sweep, loop.call_later, clock.now, lag.observe),
+            Beat(_SWEEP_CONNECTIONS_S, self._doors.sweep, loop.call_later, clock.now),
+            Beat(_SWEEP_CONNECTIONS_S, self._pool.sweep, loop.call_later, clock.now),
+        )
+        if self._journal is not None:
+            self.beats += (Beat(_FLUSH_JOURNAL_S, self._journal.flush, loop.call_later, clock.now),)
+
+    def _snapshot(self) -> Snapshot:
+        ages = {status.worker_id: status.load_age_s for status in self.monitor.status()}
+        return Snapshot(
+            self._driver.stats(), ages, self._bodies.taken, self.open_connections(), self._brownout_level,
+            None if self._journal is None else self._journal.dropped,
+        )  # fmt: skip
+
+    def _model_cards(self) -> list[dict[str, Any]]:
+        model = self._corridor.config.model
+        return [{"id": model, "object": "model", "created": self._born_at, "owned_by": "sluice"}]
+
+    # ---------------------------------------------------------------- the way out (runtime.drain.Premises)
+
+    def close_doors(self) -> None:
+        """Stop listening, close what is idle. From here on only what a client was sending can still come, so the core
+        refuses nothing before that is in."""
+        if self.server is not None:
+            self.server.close()
+        if not self._doors.arriving:
+            self._driver.submit(DrainBegan())
+        self._doors.close_idle()
+
+    def under_way(self) -> int:
+        """Requests that wait, run or still arrive."""
+        return self._driver.travelling + self._doors.arriving
+
+    def open_connections(self) -> int:
+        """Connections of clients."""
+        return self._doors.open
+
+    def cut(self) -> None:
+        """End what is left with an error, then close what is idle."""
+        self._driver.submit(DrainBegan())
+        self._driver.cut()
+        self._doors.cut_arriving()
+        self._doors.close_idle()
+
+    def bounds(self) -> tuple[float, float]:
+        """Delay and grace in force."""
+        return self.plan.settings.limits.drain_delay_s, self.plan.settings.limits.grace_s
+
+    def close(self) -> None:
+        """Nothing is open afterwards, whoever was still reading."""
+        for beat in self.beats:
+            beat.stop()
+        self._doors.abort()
+        self._pool.close()
+        if self._journal is not None:
+            self._journal.close()
+
+    # ---------------------------------------------------------------- the configuration (gateway.desk.Papers)
+
+    def model(self) -> str:
+        """The model served."""
+        return self._corridor.config.model
+
+    def queue_bounds(self) -> tuple[int, int]:
+        """Requests and tokens that may wait."""
+        return self.plan.flow.queued_requests_max, self.plan.flow.queued_tokens_max
+
+    def tenants(self) -> Sequence[dict[str, Any]]:
+        """Tenants and the beginnings of their keys."""
+        return describe_tenants(self.plan.settings)
+
+    def config(self) -> dict[str, Any]:
+        """The settings in force."""
+        waiting = find_waiting_changes(self._started, self.plan.settings)
+        return {"settings": describe_settings(self.plan.settings), "needs_restart": waiting}
+
+    def brownout_level(self) -> int:
+        """The level an operator has forced; it outlives a reload, and ends with the process."""
+        return self._brownout_level
+
+    def force_brownout(self, level: int) -> None:
+        """Let the core refuse what this level keeps out."""
+        self._brownout_level = level
+        self._configure_core(self.plan)
+
+    def _configure_core(self, plan: Plan) -> None:
+        shedding = replace(plan.flow.shedding, brownout_forced=self._brownout_level)
+        flow = replace(plan.flow, shedding=shedding)
+        self._decisions.note_config(flow, self._clock.now())
+        self._driver.submit(Reconfigured(flow))
+
+    async def reload(self) -> tuple[Sequence[str], Sequence[str]]:
+        """Read the file again, in a thread, and apply what can be applied while running; refused whole if anything is
+        wrong."""
+        try:
+            plan, waiting, tls = await asyncio.to_thread(self._read_again)
+        except SettingsRefusedError as refused:
+            return [str(fault) for fault in refused.faults], []
+        self._apply(plan, tls)
+        return [], waiting
+
+    def _read_again(self) -> tuple[Plan, Sequence[str], ssl.SSLContext | None]:
+        """Everything that takes time: 5,000 tenants are read in some 0.5 s."""
+        plan = self._reread()
+        files = self._started.listen.tls
+        tls = None if files is None else build_tls_context(files.cert, files.key)
+        return plan, find_waiting_changes(self._started, plan.settings), tls
+
+    def _apply(self, plan: Plan, tls: ssl.SSLContext | None) -> None:
+        if self.certificates is not None and tls is not None:
+            self.certificates.replace(tls)
+        running = self._corridor.config
+        corridor = keep_started(plan.corridor, running)
+        self._recorder.reconfigure(corridor.tiers.values())
+        self._configure_core(plan)
+        self._corridor.reconfigure(corridor, plan.cors, plan.relay)
+        self._guard.reconfigure(plan.cors)
+        self._directory.replace(plan.keys)
+        if isinstance(self._discovery, StaticDiscovery) and plan.dns is None:
+            self._discovery.replace(plan.workers)
+        set_level(plan.settings.logs.level)
+        self._request_log.which = plan.settings.logs.requests
+        self.plan = plan
+
+
+def _name_for_clients(salt: bytes, worker_id: WorkerId) -> bytes:
+    """A worker's name in answers: the same on every replica, and no address."""
+    return hashlib.blake2b(worker_id.encode(), key=salt[:64], digest_size=6).hexdigest().encode()
