@@ -158,6 +158,8 @@ class TierFigures:
     rejection_s: list[float] = field(default_factory=list)
     predicted: list[tuple[float, float, float, float]] = field(default_factory=list)
     """(moment, predicted median, predicted P95, observed) seconds from dispatch to the first token."""
+    admitted: list[tuple[float, float, float]] = field(default_factory=list)
+    """(arrival, P95 foreseen at arrival, observed) seconds from arrival to the first token."""
     jain: list[float] = field(default_factory=list)
     share_gap: list[float] = field(default_factory=list)
     recovery_s: list[float | None] = field(default_factory=list)
@@ -205,8 +207,8 @@ class TierFigures:
         self.fates += other.fates
         self.misses += other.misses
         for name in (
-            "ttft_s", "tpot_s", "rejection_s", "predicted", "jain", "share_gap", "recovery_s", "oscillation_per_min",
-            "ideal", "contract_ideal",
+            "ttft_s", "tpot_s", "rejection_s", "predicted", "admitted", "jain", "share_gap", "recovery_s",
+            "oscillation_per_min", "ideal", "contract_ideal",
         ):  # fmt: skip
             getattr(self, name).extend(getattr(other, name))
         for second, line in other.timeline.items():
@@ -361,6 +363,8 @@ def _count(into: TierFigures, attempt: Attempt, verdict: Verdict) -> None:
         into.predicted.append(
             (attempt.predicted_at, *attempt.prediction, attempt.first_token_at - attempt.predicted_at)
         )
+    if attempt.bound_s is not None and ttft_s is not None and attempt.dispatches == 1:
+        into.admitted.append((attempt.arrived_at, attempt.bound_s, ttft_s))
 
 
 def count_sign_changes(ratios: Sequence[float], band: float = OSCILLATION_BAND) -> int:

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, assert_never, runtime_checkable
+from typing import assert_never
 
 from loadtests.sim.driver import Core, VirtualDriver
 from loadtests.sim.engine import HOP_S, SimWorker
@@ -45,20 +45,12 @@ BYTES_PER_TOKEN = 3.2
 """The gateway's first guess, by which a deadline is chosen."""
 
 
-@runtime_checkable
-class Predicting(Protocol):
-    """A core that says what it expects; asked right after it dispatched a request, for calibration only."""
-
-    def predict_first_token_s(self, request_id: RequestId) -> tuple[float, float] | None:
-        """Seconds from now to the first token of a request in flight: the median and the 95th percentile."""
-        ...
-
-
 class Attempt:
     """One request at the gateway, from arrival to its one ending."""
 
     __slots__ = (
         "arrived_at",
+        "bound_s",
         "cached_tokens",
         "dispatched_at",
         "dispatches",
@@ -99,6 +91,9 @@ class Attempt:
         self.name = ""
         self.predicted_at: float | None = None
         self.prediction: tuple[float, float] | None = None
+        """Median and P95 of the time from the latest dispatch to the first token, as the core foresaw them."""
+        self.bound_s: float | None = None
+        """P95 of the time from arrival to the first token, as foreseen at arrival."""
 
 
 class World:
@@ -129,7 +124,6 @@ class World:
             rate = None if ratio is None else ratio * self.capacity_rps
             self._buckets.append(Bucket(rate, (rate or 0.0) * tenant.burst_s))
         core = build_core()
-        self._predict = core.predict_first_token_s if isinstance(core, Predicting) else None
         self.driver = driver = VirtualDriver(core, self._on_command, observers)
         config = engine or EngineConfig()
         self._by_rank = config.priority_scheduling
@@ -234,8 +228,11 @@ class World:
             case Refuse():
                 self._refuse(command)
             case Enqueue():
-                self._live[command.request_id].queued = True
+                attempt = self._live[command.request_id]
+                attempt.queued = True
                 self._queued += 1
+                if command.grounds is not None and not attempt.dispatches:
+                    attempt.bound_s = command.grounds.bound_s
             case Revoke():
                 self._revoke(command)
             case _:
@@ -254,9 +251,11 @@ class World:
         size = attempt.offer.size
         priority = 10 * self.tiers[attempt.offer.tenant].rank if self._by_rank else 0
         worker.send(EngineRequest(name, size.prompt_tokens, size.output_tokens, priority, size.hashes))
-        if self._predict is not None:
-            attempt.prediction = self._predict(attempt.request_id)
-            attempt.predicted_at = now
+        grounds = command.grounds
+        if grounds is not None and grounds.ttft_s is not None and grounds.bound_s is not None:
+            attempt.prediction, attempt.predicted_at = (grounds.ttft_s, grounds.bound_s), now
+            if count == 1 and now == attempt.arrived_at:
+                attempt.bound_s = grounds.bound_s
 
     def _refuse(self, command: Refuse) -> None:
         attempt = self._live[command.request_id]
@@ -400,7 +399,6 @@ class World:
             self._take_back(attempt)
             self._end(attempt, Outcome.GATEWAY_FAULT)
         core = self._build_core()
-        self._predict = core.predict_first_token_s if isinstance(core, Predicting) else None
         self.driver.replace(core)
         self._introduce_workers()
 

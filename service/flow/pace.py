@@ -94,7 +94,9 @@ class DecodePace:
 
 
 _FORGETTING = 0.99
-_SPREAD_MAX = 1e4
+_SPREAD_MAX = 1.0
+_NOISE_LEAST_S = 0.005
+"""The noise of an observation is taken to be in proportion to it, and no less than this."""
 _KNOWN_SAMPLES = 8
 
 
@@ -103,7 +105,9 @@ class PrefillPace:
 
     y = fixed_s + per_kilotoken_s * x, x in thousands of uncached prompt tokens, the request's own and those ahead of
     it on the same worker; fitted by recursive least squares with forgetting (Ljung, System Identification, 11.2),
-    both parameters kept >= 0. The prior (20 ms, 20k tokens a second) is a guess that a few answers replace.
+    both parameters kept >= 0. Each observation counts by its relative error (its variance is taken to be y^2): else
+    long prompts would decide about short ones, too. The prior (20 ms, 20k tokens a second) is a guess that a few
+    answers replace.
 
     Trade-offs: linear in the tokens, so a very long context, whose attention grows faster, is underestimated until
     such requests are seen.
@@ -129,12 +133,14 @@ class PrefillPace:
     def observe(self, tokens: float, seconds: float) -> None:
         """Learn from one first token."""
         x = tokens * 1e-3
-        error = seconds - (self.fixed_s + self.per_kilotoken_s * x)
-        bound = 4.0 * self.predict_s(tokens) + 0.05
+        predicted_s = self.fixed_s + self.per_kilotoken_s * x
+        error = seconds - predicted_s
+        bound = 4.0 * predicted_s + 0.05
         error = min(max(error, -bound), bound)  # one stall must not bend the line
         p00, p01, p11 = self._p00, self._p01, self._p11
         g0, g1 = p00 + p01 * x, p01 + p11 * x
-        scale = 1.0 / (_FORGETTING + g0 + g1 * x)
+        noise = max(predicted_s, seconds, _NOISE_LEAST_S)
+        scale = 1.0 / (_FORGETTING * noise * noise + g0 + g1 * x)
         # neither part grows far beyond what would explain this observation alone: so the fit is stable at its bounds
         most_s = 10.0 * max(seconds, 1e-4)
         fixed_s = min(self.fixed_s + g0 * scale * error, max(self.fixed_s, most_s))
@@ -144,7 +150,7 @@ class PrefillPace:
         # capped, and what the two parts share is kept within what a covariance can be
         self._p00 = min(max((p00 - g0 * g0 * scale) / _FORGETTING, 1e-12), _SPREAD_MAX)
         self._p11 = min(max((p11 - g1 * g1 * scale) / _FORGETTING, 1e-12), _SPREAD_MAX)
-        bound = sqrt(self._p00 * self._p11)
+        bound = 0.999 * sqrt(self._p00 * self._p11)
         self._p01 = min(max((p01 - g0 * g1 * scale) / _FORGETTING, -bound), bound)
         self.samples += 1
 

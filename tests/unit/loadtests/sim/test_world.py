@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from loadtests.sim.arms import ARMS, Plant, StaticConcurrency
+from loadtests.sim.arms import ARMS, StaticConcurrency
 from loadtests.sim.driver import VirtualDriver
 from loadtests.sim.engine import SimWorker
 from loadtests.sim.measure import check_conservation, measure
@@ -176,17 +176,18 @@ def test_a_storm_is_many_requests_for_few_wishes():
     assert 0 < figures.intents_good < figures.intents
 
 
-def test_predictions_are_taken_at_dispatch():
-    class Oracle(type(ARMS["static"].build(Plant(SMALL, 78.0, 1)))):
-        def predict_first_token_s(self, request_id):
-            return 0.004, 0.02
-
-    world = World(SMALL, lambda: Oracle(16, 100), 1)
-    world.run()
-    figures = measure(world, "oracle")
+def test_what_the_core_foresees_is_noted_and_judged():
+    world = run(SMALL, "sluice")
+    figures = measure(world, "sluice")
     error, worst, covered = figures.tiers["hi"].compute_calibration()
-    assert error < 2.0
-    assert 0.0 < worst <= covered <= 1.0
+    assert error < 1.0
+    assert 0.5 < worst <= covered <= 1.0
+    assert figures.tiers["hi"].admitted
+    assert all(bound_s > 0.0 and seen_s > 0.0 for _, bound_s, seen_s in figures.tiers["hi"].admitted)
+
+
+def test_a_policy_that_says_nothing_is_not_judged():
+    assert measure(run(SMALL, "static"), "static").tiers["hi"].compute_calibration() is None
 
 
 # --------------------------------------------------------------------------- one worker, the sensor
