@@ -12,5 +12,6 @@ The house, room by room (imports go down only):
 * ``emulator``: an emulated vLLM worker: a pure step model and a server with vLLM's wire.
 * ``telemetry``: figures and logs, folded from events and commands.
 * ``flow``: the sans-IO core that decides about requests.
+* ``slo``: what each request counts for, and what that makes of a budget and a month.
 * ``domain``: the vocabulary all rooms share.
 """

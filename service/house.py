@@ -95,7 +95,9 @@ class House:
             self._pool, roster, clock.now, chance,
         )  # fmt: skip
         self._request_log = RequestLog(logs.requests)
-        accounts = Accounts([self._recorder, self._request_log, Suspicion(self.monitor.suspect), self._decisions])
+        self._accounts = accounts = Accounts(
+            [self._recorder, self._request_log, Suspicion(self.monitor.suspect), self._decisions], plan.corridor.tiers
+        )
         self._opaque = functools.lru_cache(maxsize=4096)(functools.partial(_name_for_clients, plan.corridor.salt))
         road = Road(self._driver, self._pool, accounts, clock, loop.call_later, plan.relay, self._opaque)
         self._directory = MemoryDirectory(plan.keys)
@@ -237,6 +239,7 @@ class House:
         running = self._corridor.config
         corridor = keep_started(plan.corridor, running)
         self._recorder.reconfigure(corridor.tiers.values())
+        self._accounts.tiers = corridor.tiers
         self._configure_core(plan)
         self._corridor.reconfigure(corridor, plan.cors, plan.relay)
         self._guard.reconfigure(plan.cors)

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 
 from service.domain.event import FailureCause
+from service.domain.kind import GENERATING_KINDS
 from service.domain.outcome import Outcome
-from service.telemetry.labels import GENERATING_KINDS, KINDS, NO_TIER, OTHER_KIND, Stage, WorkerPhase, can_occur
+from service.telemetry.labels import KINDS, NO_TIER, OTHER_KIND, Stage, WorkerPhase, can_occur
 from service.telemetry.metrics import METRICS, PROCESS_METRICS, TIER_EDGES, Metric
 
 _HEAD = """# Metrics
