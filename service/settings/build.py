@@ -14,11 +14,13 @@ from service.gateway.cors import CorsPolicy
 from service.gateway.promises import CorridorConfig
 from service.gateway.server import EdgeConfig
 from service.launch.profiles import build_cpu_small_profile, build_m31_flash_profile
+from service.ledger.entry import Terms
 from service.runtime.limits import RelayConfig
 from service.settings.checks import find_cross_faults
 from service.settings.fault import SettingsRefusedError
 from service.settings.load import parse_tree, read_file, validate_parts
 from service.settings.schema import LimitSettings, Part, Settings, TenantSettings, TierSettings
+from service.settings.terms import build_terms
 from service.workers.addresses import WorkerAddress, parse_address
 from service.workers.discovery import DnsConfig
 from service.workers.health import HealthConfig
@@ -44,6 +46,8 @@ class Plan:
     workers: tuple[WorkerAddress, ...]
     dns: DnsConfig | None
     keys: tuple[tuple[bytes, Tenant], ...]
+    terms: Terms
+    terms_document: str
 
 
 T = TypeVar("T")
@@ -70,6 +74,7 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
     limits = settings.limits
     worker_key = environment.get(settings.pool.api_key_env) if settings.pool.api_key_env else None
     tiers = _build_tiers(settings)
+    terms, document = build_terms(settings, tiers)
     return Plan(
         settings=settings,
         flow=_build_flow(settings),
@@ -88,6 +93,8 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
             for tenant in settings.tenants
             for key in tenant.keys
         ),
+        terms=terms,
+        terms_document=document,
     )
 
 
