@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from service.cli.options import BAD_INPUT, FAILED, FileOption, choose_file, fail, say, tell_faults
 from service.ledger.database import is_ledger, open_database
 from service.ledger.location import LedgerUrlError
+from service.ledger.page import render_html
 from service.ledger.query import span_of
 from service.ledger.render import render_csv, render_json, render_text
 from service.ledger.report import build_report
@@ -33,6 +34,7 @@ class Format(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+    HTML = "html"
     CSV = "csv"
 
 
@@ -105,6 +107,8 @@ def _build(connection: Connection, month: str, tenant: str | None, form: Format)
             return render_text(built)
         case Format.JSON:
             return render_json(built)
+        case Format.HTML:
+            return render_html(built)
         case Format.CSV:
             return render_csv(built)
 

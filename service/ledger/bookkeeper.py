@@ -152,20 +152,21 @@ class Bookkeeper:
             self.fault = None
 
     def _write_pieces(self, terms: Terms, offset_s: float, wall: float) -> None:
-        if self._unmarked and len(self._waiting) <= _PIECE:
-            self._waiting.append(build_gap(self._unmarked, terms, wall))
-            self._unmarked = 0
         while self._waiting or self._unregistered:
             piece = self._waiting[:_PIECE]
             self._spool.write([_describe(one, terms, offset_s) for one in self._unregistered], piece)
             del self._waiting[:_PIECE]
             self._unregistered = []
+        if self._unmarked:
+            self._spool.write([], [build_gap(self._unmarked, terms, wall)])
+            self._unmarked = 0
 
 
 def _describe(settlement: Settled, terms: Terms, offset_s: float) -> dict[str, Any]:
     """What an entry needs of a request that may never end."""
     return {
         "request_id": settlement.request_id,
+        "client_request_id": settlement.client_request_id,
         "tenant": settlement.tenant_id,
         "tier": settlement.tier,
         "tier_asked": settlement.tier_asked,
@@ -181,7 +182,6 @@ class _Died:
     """A request of which only its beginning is known."""
 
     outcome: Outcome | None = None
-    client_request_id: str | None = None
     status: int | None = None
     worker_id: str | None = None
     attempts = 0
@@ -198,6 +198,7 @@ class _Died:
 
     def __init__(self, told: dict[str, Any]) -> None:
         self.request_id: str = told["request_id"]
+        self.client_request_id: str | None = told["client_request_id"]
         self.tenant_id: str | None = told["tenant"]
         self.tier: str | None = told["tier"]
         self.tier_asked: str | None = told["tier_asked"]

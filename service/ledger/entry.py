@@ -14,7 +14,7 @@ import msgspec
 from service.domain.kind import GENERATING_KINDS
 from service.domain.outcome import Outcome
 from service.domain.tier import Tier
-from service.slo.attainment import INTERVAL_S, Weighed, encode_results
+from service.slo.attainment import INTERVAL_S, Weighed
 from service.slo.verdict import Judged, Verdict, choose_ttft, count_prompt, judge
 
 FIELDS = (
@@ -77,8 +77,9 @@ def build_row(settled: Settled, terms: Terms, offset_s: float) -> Row:
     return (
         settled.request_id, settled.client_request_id, settled.tenant_id, terms.contracts.get(settled.tenant_id),
         settled.tier_asked or settled.tier, settled.tier, terms.model, settled.kind, settled.worker_id,
-        int(settled.stream), settled.status, outcome.label, verdict.standing.value, verdict.reason,
-        verdict.fault.value, encode_results(verdict.availability, verdict.ttft, verdict.tpot, verdict.met_all),
+        int(settled.stream), settled.status, outcome.label, verdict.standing.label, verdict.reason,
+        verdict.fault.label,
+        verdict.availability.letter + verdict.ttft.letter + verdict.tpot.letter + verdict.met_all.letter,
         ",".join(sorted([mark.value for mark in marks])) if marks else "", None if promise is None else promise[0],
         prompt_tokens, int(settled.prompt_tokens != prompt_tokens), settled.cached_tokens, settled.output_tokens,
         int(settled.output_estimated), settled.prompt_bytes, settled.attempts, int((arrived_at + offset_s) * _MILLION),

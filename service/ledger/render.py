@@ -4,6 +4,7 @@ import csv
 import datetime
 import io
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -104,7 +105,7 @@ def objective_of(account: Account, sli: str) -> float | None:
 
 def percent(ratio: float) -> str:
     """A share, never rounded up to what was promised: 99.9 % is not said of 99.8996 %."""
-    return f"{int(ratio * 1_000_000) / 10_000:.4g} %" if ratio < 0.1 else f"{int(ratio * 1_000_000) / 10_000:.3f} %"
+    return f"{math.floor(ratio * 100_000 + 1e-6) / 1000:.3f} %"
 
 
 def seconds(value: float | None) -> str:

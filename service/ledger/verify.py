@@ -103,10 +103,12 @@ def _follow(
 
 def _merge(connection: Connection, chain: str, months: list[str]) -> Iterator[tuple[int, tuple[Any, ...], bytes, str]]:
     """Entries of a chain in order of their numbers: at a turn of the month they lie in two tables."""
-    tables = [
-        ((seq, row, digest, month) for seq, row, digest in read_entries(connection, month, chain)) for month in months
-    ]
-    return heapq.merge(*tables, key=lambda one: one[0])
+    return heapq.merge(*(_read(connection, chain, month) for month in months), key=lambda one: one[0])
+
+
+def _read(connection: Connection, chain: str, month: str) -> Iterator[tuple[int, tuple[Any, ...], bytes, str]]:
+    for seq, row, digest in read_entries(connection, month, chain):
+        yield seq, row, digest, month
 
 
 def _key(chain: str, row: tuple[Any, ...]) -> tuple[str, int, str, str, str]:

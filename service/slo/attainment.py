@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from service.slo.sketch import Sketch
-from service.slo.verdict import Result, Standing
+from service.slo.verdict import Standing
 
 INTERVAL_S = 300
 INTERVALS_AN_HOUR = 12
@@ -18,22 +18,10 @@ INTERVALS_AN_HOUR = 12
 SLIS = ("availability", "ttft", "tpot", "all")
 """In the order in which their results are written."""
 
-_CODES: Mapping[Result, str] = {
-    Result.GOOD: "g",
-    Result.BAD: "b",
-    Result.EXCLUDED: "x",
-    Result.NOT_APPLICABLE: "-",
-}
-
-
-def encode_results(*results: Result) -> str:
-    """One letter for each: g good, b bad, x excluded, - not applicable."""
-    return "".join([_CODES[result] for result in results])
-
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What is added of one request. ``slis`` is as :func:`encode_results` writes it, in the order of :data:`SLIS`;
+    """What is added of one request. ``slis`` has the letter of each result in the order of :data:`SLIS`;
     ``interval`` is the number of its five minutes since 1970. ``lost`` is not 0 where it only stands for so many
     requests of which nothing else is known."""
 

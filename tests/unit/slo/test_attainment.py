@@ -14,7 +14,6 @@ from service.slo.attainment import (
     compute_ratio,
     compute_uptime,
     count_down_intervals,
-    encode_results,
     sum_up,
 )
 from service.slo.verdict import Result
@@ -53,7 +52,8 @@ def test_a_sum_of_tallies_is_the_tally_of_all(first, second):
 
 
 def test_a_letter_for_each_result():
-    assert encode_results(Result.GOOD, Result.BAD, Result.EXCLUDED, Result.NOT_APPLICABLE) == "gbx-"
+    assert [result.letter for result in Result] == ["g", "b", "x", "-"]
+    assert [result.label for result in Result] == [result.value for result in Result]
 
 
 def test_one_request_is_counted_where_it_belongs():
