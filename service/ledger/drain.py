@@ -21,14 +21,16 @@ class Drain:
         self._segment: Path | None = None
         self._offset = 0
         self._head: Head | None = None
+        self._seq: int | None = None
 
     @property
     def seq(self) -> int | None:
-        """The number of the last entry that is in the database; ``None`` before anybody has looked."""
-        return None if self._head is None else self._head.seq
+        """The number of the last entry that was seen in the database; ``None`` before anybody has looked."""
+        return self._seq if self._head is None else self._head.seq
 
     def forget(self) -> None:
         """Begin again from what the database says."""
+        self._seq = self.seq
         self._segment = self._head = None
 
     def step(self, wall_us: int) -> int:
