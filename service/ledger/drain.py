@@ -28,6 +28,11 @@ class Drain:
         """The number of the last entry that was seen in the database; ``None`` before anybody has looked."""
         return self._seq if self._head is None else self._head.seq
 
+    @property
+    def behind(self) -> bool:
+        """There are segments after the one it reads."""
+        return self._segment is not None and list_segments(self._folder)[-1:] != [self._segment]
+
     def forget(self) -> None:
         """Begin again from what the database says."""
         self._seq = self.seq
