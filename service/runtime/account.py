@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from service.domain.maintenance import MaintenanceWindow
 from service.domain.mark import UNMARKED, Mark
 from service.domain.outcome import Outcome
 from service.domain.tier import Tier
@@ -71,6 +72,7 @@ class Settlement:
         return (last - first) / (tokens - 1)
 
 
+_MAINTAINED = frozenset((Mark.MAINTENANCE,))
 _NO_TIERS: Mapping[TierName, Tier] = {}
 
 
@@ -84,11 +86,14 @@ class Accountant(Protocol):
 
 class Accounts:
     """Settles each request once with every accountant; all are told the same verdict. ``tiers`` are the promises in
-    force, and may be replaced while requests are under way."""
+    force, and may be replaced while requests are under way; so may be the announced ``maintenance``, of which moments
+    are seconds since 1970, ``wall_offset_s`` ahead of those of requests."""
 
     def __init__(self, accountants: Sequence[Accountant], tiers: Mapping[TierName, Tier] = _NO_TIERS) -> None:
         self._settle = tuple(accountant.settle for accountant in accountants)
         self.tiers = tiers
+        self.maintenance: Sequence[MaintenanceWindow] = ()
+        self.wall_offset_s = 0.0
 
     def settle(self, settlement: Settlement, outcome: Outcome, now: float) -> None:
         """Close the record; a second call for the same record changes nothing."""
@@ -97,5 +102,11 @@ class Accounts:
         settlement.outcome = outcome
         settlement.settled_at = now
         tier = settlement.tier
+        if self.maintenance and self.is_maintained(settlement.arrived_at):
+            settlement.marks |= _MAINTAINED
         settlement.verdict = judge(settlement, None if tier is None else self.tiers.get(tier))
         tell(self._settle, None, "an accountant", settlement)
+
+    def is_maintained(self, moment: float) -> bool:
+        """Whether announced maintenance is in force then; monotonic seconds."""
+        return any(window.covers(moment + self.wall_offset_s) for window in self.maintenance)

@@ -57,6 +57,21 @@ class WindowPlan:
         return WindowPlan(self.name, self.period_s // divisor, self.bucket_s // divisor, tuple(pairs))
 
 
+THIRTY_DAYS = WindowPlan(
+    "30d",
+    30 * DAY_S,
+    HOUR_S,
+    (
+        WindowPair(Speed.FAST, HOUR_S, 5 * MINUTE_S, 14.4),
+        WindowPair(Speed.FAST, 6 * HOUR_S, 30 * MINUTE_S, 6.0),
+        WindowPair(Speed.SLOW, DAY_S, 2 * HOUR_S, 3.0),
+        WindowPair(Speed.SLOW, 3 * DAY_S, 6 * HOUR_S, 1.0),
+    ),
+)
+"""What a gateway watches its own budgets by: ``slo/windows/30d.yaml``, which names the source of the numbers; a test
+holds the two together."""
+
+
 def write_duration(length_s: int) -> str:
     """Seconds as Prometheus writes them, in one unit: ``5m``, ``30d``, ``90s``."""
     for unit, size in _UNITS[:-1]:
