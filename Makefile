@@ -13,7 +13,7 @@ else
 READY :=
 endif
 
-.PHONY: help run test lint bench-overhead bench-overload bench-calibrate sim bench-streams bench-slow-readers bench-aiperf clean
+.PHONY: help run test lint bench-overhead bench-overload bench-calibrate sim drill bench-streams bench-slow-readers bench-aiperf clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -49,6 +49,10 @@ bench-calibrate: $(READY) ## Is the emulator honest? Fits it to a real vLLM on t
 
 sim: $(READY) ## Simulate the shipped policy beside others under a virtual clock (OPTIONS='uniform --quick'; OPTIONS=--list)
 	@$(PYTHON) -m loadtests.sim.run $(OPTIONS)
+
+drill: $(READY) ## Alarm drill: real Prometheus and Alertmanager, an outage, who is called when (two minutes)
+	@deploy/test-parts.sh
+	@$(PYTHON) -m loadtests.live.drill $(OPTIONS)
 
 bench-streams: $(READY) ## Thousands of streams held open
 	@$(PYTHON) -m loadtests.live.streams
