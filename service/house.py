@@ -24,7 +24,8 @@ from service.gateway.desk import Desk
 from service.gateway.doors import Doors
 from service.gateway.exchange import ByteBudget
 from service.gateway.server import build_protocol_factory
-from service.runtime.account import Accounts
+from service.record import open_record
+from service.runtime.account import Accountant, Accounts
 from service.runtime.beat import Beat
 from service.runtime.clock import MonotonicClock
 from service.runtime.decisions import DecisionLog
@@ -83,6 +84,7 @@ class House:
         self._journal = open_journal(
             logs.journal, logs.journal_max_bytes, JournalHeader(seed, plan.flow, wall_offset_s)
         )
+        self.record = open_record(plan, clock, loop.call_later)
         observers: list[Observer] = [
             self._recorder,
             self._decisions,
@@ -98,17 +100,22 @@ class House:
             self._pool, roster, clock.now, chance,
         )  # fmt: skip
         self._request_log = RequestLog(logs.requests)
-        self._accounts = accounts = Accounts(
-            [self._recorder, self._budgets.events, self._request_log, Suspicion(self.monitor.suspect), self._decisions],
-            plan.corridor.tiers,
-        )
+        accountants: list[Accountant] = [
+            self._recorder, self._budgets.events, self._request_log, Suspicion(self.monitor.suspect), self._decisions,
+            *([] if self.record is None else [self.record.bookkeeper]),
+        ]  # fmt: skip
+        self._accounts = accounts = Accounts(accountants, plan.corridor.tiers)
         accounts.wall_offset_s, accounts.maintenance = wall_offset_s, plan.maintenance
         self._opaque = functools.lru_cache(maxsize=4096)(functools.partial(_name_for_clients, plan.corridor.salt))
         road = Road(self._driver, self._pool, accounts, clock, loop.call_later, plan.relay, self._opaque)
         self._directory = MemoryDirectory(plan.keys)
         self._corridor = Corridor(road, self._directory, plan.corridor, plan.cors)
         self._corridor.note_alias = self._decisions.note_alias
-        self._guard = Guard(build_rest(self._model_cards, lambda: self.desk.ready()), self._directory, plan.cors)
+        if self.record is not None:
+            self._corridor.note_opened = self.record.bookkeeper.open
+        standing = None if self.record is None else self.record.describe_standing
+        rest = build_rest(self._model_cards, lambda: self.desk.ready(), standing)
+        self._guard = Guard(rest, self._directory, plan.cors)
         edge = plan.edge
         connections_max = bound_connections(edge.connections_max, edge.connections_reserve, descriptors)
         if connections_max < edge.connections_max:
@@ -144,6 +151,7 @@ class House:
             self._driver.stats(), ages, self._bodies.taken, self.open_connections(), self._brownout_level,
             None if self._journal is None else self._journal.dropped,
             self._accounts.is_maintained(self._clock.now()),
+            None if self.record is None else self.record.read_figures(),
         )  # fmt: skip
 
     def _model_cards(self) -> list[dict[str, Any]]:
@@ -252,6 +260,8 @@ class House:
         self._recorder.reconfigure(corridor.tiers.values())
         self._budgets.reconfigure(corridor.tiers.values())
         self._accounts.tiers, self._accounts.maintenance = corridor.tiers, plan.maintenance
+        if self.record is not None:
+            self.record.reconfigure(plan)
         self._configure_core(plan)
         self._corridor.reconfigure(corridor, plan.cors, plan.relay)
         self._guard.reconfigure(plan.cors)

@@ -68,6 +68,8 @@ async def run_gateway(
     monitoring = asyncio.ensure_future(house.monitor.run())
     for beat in house.beats:
         beat.start()
+    if house.record is not None:
+        house.record.start()
     loop.add_signal_handler(signal.SIGTERM, house.desk.take_signal)
     loop.add_signal_handler(signal.SIGINT, house.desk.take_signal)
     loop.add_signal_handler(signal.SIGHUP, house.desk.begin_reload)
@@ -82,4 +84,6 @@ async def run_gateway(
         await asyncio.wait({monitoring})
         await admin.stop()
         house.close()
+        if house.record is not None:
+            await house.record.close()
     _log.info("left")

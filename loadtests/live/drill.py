@@ -263,6 +263,7 @@ def _build_config(sources: Sources, ports: Sequence[int], key: str, limits: Mapp
         "tenants": [{"id": "drill", "tier": TIER, "keys": [describe_key(key)]}],
         "listen": {"port": ports[0], "admin_port": ports[1]},
         "limits": {"drain_delay_s": 0.0, "grace_s": 5.0, **limits},
+        "ledger": None,
     }
 
 

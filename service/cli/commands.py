@@ -9,6 +9,7 @@ from service.cli.emulate import emulate
 from service.cli.explain import explain
 from service.cli.keys import app as keys
 from service.cli.replay import replay
+from service.cli.report import report
 from service.cli.serve import serve
 from service.cli.slo import app as slo
 from service.cli.up import up
@@ -34,4 +35,5 @@ app.command()(emulate)
 app.command()(drain)
 app.command()(explain)
 app.command()(replay)
+app.command()(report)
 app.command("version")(show_version)

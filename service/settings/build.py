@@ -16,11 +16,13 @@ from service.gateway.cors import CorsPolicy
 from service.gateway.promises import CorridorConfig
 from service.gateway.server import EdgeConfig
 from service.launch.profiles import build_cpu_small_profile, build_m31_flash_profile
+from service.ledger.entry import Terms
 from service.runtime.limits import RelayConfig
 from service.settings.checks import find_cross_faults
 from service.settings.fault import SettingsRefusedError
 from service.settings.load import parse_tree, read_file, validate_parts
 from service.settings.schema import LimitSettings, Part, Settings, TenantSettings, TierSettings
+from service.settings.terms import build_terms
 from service.workers.addresses import WorkerAddress, parse_address
 from service.workers.discovery import DnsConfig
 from service.workers.health import HealthConfig
@@ -47,6 +49,8 @@ class Plan:
     dns: DnsConfig | None
     keys: tuple[tuple[bytes, Tenant], ...]
     maintenance: tuple[MaintenanceWindow, ...]
+    terms: Terms
+    terms_document: str
 
 
 T = TypeVar("T")
@@ -73,6 +77,7 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
     limits = settings.limits
     worker_key = environment.get(settings.pool.api_key_env) if settings.pool.api_key_env else None
     tiers = _build_tiers(settings)
+    terms, document = build_terms(settings, tiers)
     return Plan(
         settings=settings,
         flow=_build_flow(settings),
@@ -95,6 +100,8 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
             MaintenanceWindow(window.start.timestamp(), window.end.timestamp(), window.reason)
             for window in settings.maintenance
         ),
+        terms=terms,
+        terms_document=document,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from service.domain.units import WorkerId
 from service.flow.stats import FlowStats
@@ -13,6 +14,12 @@ from service.telemetry.metrics import (
     DRAINING,
     IN_FLIGHT,
     JOURNAL_DROPPED,
+    LEDGER_AWAY,
+    LEDGER_LOST,
+    LEDGER_PENDING,
+    LEDGER_SPOOL_BYTES,
+    LEDGER_SPOOL_BYTES_MAX,
+    LEDGER_WAITING,
     MAINTENANCE,
     PERMITS_HELD,
     QUEUED_REQUESTS,
@@ -23,6 +30,23 @@ from service.telemetry.metrics import (
     Family,
     Metric,
 )
+
+
+class RecordFigures(Protocol):
+    """The state of the ledger's spool; see ``service.record.RecordFigures``."""
+
+    @property
+    def waiting(self) -> int | None: ...
+    @property
+    def pending(self) -> int: ...
+    @property
+    def lost(self) -> int: ...
+    @property
+    def spool_bytes(self) -> int: ...
+    @property
+    def spool_bytes_max(self) -> int: ...
+    @property
+    def database_away(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +60,7 @@ class Snapshot:
     brownout_level: int = 0
     journal_dropped: int | None = None
     maintenance: bool = False
+    record: RecordFigures | None = None
 
 
 def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
@@ -58,6 +83,17 @@ def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
     yield _single(BROWNOUT_LEVEL, snapshot.brownout_level)
     yield _single(MAINTENANCE, int(snapshot.maintenance))
     yield _single(JOURNAL_DROPPED, snapshot.journal_dropped)
+
+    yield from _read_record(snapshot.record)
+
+
+def _read_record(record: RecordFigures | None) -> Iterator[Family]:
+    yield _single(LEDGER_WAITING, None if record is None else record.waiting)
+    yield _single(LEDGER_PENDING, None if record is None else record.pending)
+    yield _single(LEDGER_LOST, None if record is None else record.lost)
+    yield _single(LEDGER_SPOOL_BYTES, None if record is None else record.spool_bytes)
+    yield _single(LEDGER_SPOOL_BYTES_MAX, None if record is None else record.spool_bytes_max)
+    yield _single(LEDGER_AWAY, None if record is None else int(record.database_away))
 
 
 def _single(metric: Metric, value: float | None) -> Family:

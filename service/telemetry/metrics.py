@@ -198,6 +198,28 @@ JOURNAL_DROPPED = _declare.counter(
     "sluice_journal_dropped_total", "events",
     "Decisions that are missing from the journal file: no room, no disk, or it is full; absent without a journal.",
 )  # fmt: skip
+LEDGER_WAITING = _declare.gauge(
+    "sluice_ledger_waiting_entries", "entries",
+    "Entries that are safe in the spool and not in the database yet; absent without a ledger.",
+)  # fmt: skip
+LEDGER_PENDING = _declare.gauge(
+    "sluice_ledger_pending_entries", "entries",
+    "Entries that are only in memory: those of the last 0.1 s, or more if the disk fails; absent without a ledger.",
+)  # fmt: skip
+LEDGER_LOST = _declare.counter(
+    "sluice_ledger_lost_total", "entries",
+    "Entries that found no room in the spool nor in memory and exist only as this number; absent without a ledger.",
+)  # fmt: skip
+LEDGER_SPOOL_BYTES = _declare.gauge(
+    "sluice_ledger_spool_bytes", "bytes", "What the spool takes on the disk; absent without a ledger."
+)  # fmt: skip
+LEDGER_SPOOL_BYTES_MAX = _declare.gauge(
+    "sluice_ledger_spool_max_bytes", "bytes", "What the spool may take on the disk; absent without a ledger."
+)  # fmt: skip
+LEDGER_AWAY = _declare.gauge(
+    "sluice_ledger_database_away", "",
+    "1 while the clerk cannot write the ledger's database, else 0; absent without a ledger.",
+)  # fmt: skip
 BODY_BYTES = _declare.gauge(
     "sluice_body_bytes_in_flight", "",
     "Bytes of request bodies held in memory; absent if the listener does not say.",
