@@ -22,7 +22,7 @@ run: $(READY) ## Start two workers and a gateway on loopback (ENGINE=emulated|vl
 	@exec $(PYTHON) -m service up
 
 test: $(READY) ## Install what tests need, then run the gates and all tests (CI=true: a missing part is a failure)
-	@deploy/test-parts.sh
+	@PYTHON=$(PYTHON) deploy/test-parts.sh
 	@$(MAKE) --no-print-directory lint PYTHON=$(PYTHON)
 	@$(PYTHON) -m coverage erase
 	@$(PYTHON) -m pytest --cov --cov-report=

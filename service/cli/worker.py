@@ -145,6 +145,7 @@ def run(
     kv_dtype: KvOption = None,
     context_tokens: ContextOption = None,
     running_requests: RunningOption = None,
+    shutdown_grace_s: GraceOption = None,
     speculation: SpeculationOption = None,
     schedule: ScheduleOption = None,
     host: HostOption = "127.0.0.1",
@@ -159,6 +160,7 @@ def run(
         kv_dtype=kv_dtype,
         context_tokens=context_tokens,
         running_requests=running_requests,
+        shutdown_grace_s=shutdown_grace_s,
         speculation=speculation,
         schedule=schedule,
     )

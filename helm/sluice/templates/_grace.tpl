@@ -1,0 +1,10 @@
+{{/* One number: how long a pod may take to leave. Its parts are in values.yaml under `drain`. */}}
+
+{{- define "sluice.graceSeconds" -}}
+{{- add (int .Values.drain.delaySeconds) (int .Values.drain.seconds) (int .Values.drain.marginSeconds) -}}
+{{- end -}}
+
+{{/* The gateway keeps the last 3.6 s of its grace for the last bytes: what runs is cut only after delay + seconds. */}}
+{{- define "sluice.gatewayGraceSeconds" -}}
+{{- add (int .Values.drain.delaySeconds) (int .Values.drain.seconds) 4 -}}
+{{- end -}}
