@@ -13,7 +13,7 @@ else
 READY :=
 endif
 
-.PHONY: help run test lint bench-overhead bench-overload bench-calibrate sim bench-streams bench-slow-readers bench-aiperf clean
+.PHONY: help run test lint bench-overhead bench-overload bench-calibrate sim bench-streams bench-slow-readers bench-aiperf chart image clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -58,6 +58,14 @@ bench-slow-readers: $(READY) ## What clients that do not read cost the gateway (
 
 bench-aiperf: $(READY) ## 200 requests of NVIDIA's aiperf to a service of its own (installs it, minutes the first time)
 	@$(PYTHON) -m loadtests.live.aiperf_run $(OPTIONS)
+
+chart: $(READY) ## Render the chart with both Helms, hold it to strict schemas, read it and the Dockerfiles with linters
+	@PYTHON=$(PYTHON) deploy/test-parts.sh
+	@SLUICE_CHART=full $(PYTHON) -m pytest -q tests/chart
+
+image: $(READY) ## Build the images twice with buildah on plain Debian and run them read-only (root on Debian; minutes)
+	@deploy/image-parts.sh
+	@SLUICE_IMAGE=1 $(PYTHON) -m pytest -q -s -p no:randomly tests/chart/test_image.py
 
 clean: ## Remove the environment and what was written while running
 	rm -rf $(VENV) var
