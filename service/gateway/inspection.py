@@ -19,6 +19,11 @@ class Place(Protocol):
         """URL without a path."""
         ...
 
+    @property
+    def pod(self) -> str | None:
+        """What people call the worker, where that is not its id."""
+        ...
+
 
 class Judgement(Protocol):
     """What its watch thinks of it."""
@@ -99,6 +104,7 @@ def describe_worker(status: WatchedWorker, core: WorkerStats | None, opaque: str
         "id": status.worker_id,
         "opaque": opaque,
         "address": status.address.base_url,
+        "pod": status.address.pod,
         "healthy": status.health.healthy,
         "reason": status.health.reason.value,
         "draining": core is not None and core.draining,

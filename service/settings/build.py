@@ -19,9 +19,11 @@ from service.settings.checks import find_cross_faults
 from service.settings.fault import SettingsRefusedError
 from service.settings.load import parse_tree, read_file, validate_parts
 from service.settings.schema import LimitSettings, Part, Settings, TenantSettings, TierSettings
+from service.settings.source import build_source
 from service.workers.addresses import WorkerAddress, parse_address
 from service.workers.discovery import DnsConfig
 from service.workers.health import HealthConfig
+from service.workers.kubernetes import KubernetesConfig
 from service.workers.pool import PoolConfig
 from service.workers.probe import ProbeConfig
 from service.workers.watch import MonitorConfig
@@ -42,7 +44,7 @@ class Plan:
     pool: PoolConfig
     monitor: MonitorConfig
     workers: tuple[WorkerAddress, ...]
-    dns: DnsConfig | None
+    source: DnsConfig | KubernetesConfig | None
     keys: tuple[tuple[bytes, Tenant], ...]
 
 
@@ -82,7 +84,7 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
         pool=_copy(PoolConfig, settings.pool),
         monitor=_build_monitor(settings, worker_key),
         workers=tuple(parse_address(url) for url in settings.pool.workers or ()),
-        dns=_build_dns(settings),
+        source=build_source(settings.pool, environment),
         keys=tuple(
             (bytes.fromhex(key.hash.removeprefix("sha256:")), _build_tenant(tenant))
             for tenant in settings.tenants
@@ -147,13 +149,6 @@ def _build_monitor(settings: Settings, worker_key: str | None) -> MonitorConfig:
             stale_after_s=health.stale_after_s,
         ),
     )
-
-
-def _build_dns(settings: Settings) -> DnsConfig | None:
-    pool = settings.pool
-    if pool.discovery != "dns" or pool.name is None or pool.port is None:
-        return None
-    return DnsConfig(pool.name, pool.port, pool.tls)
 
 
 def _build_tier(name: str, tier: TierSettings) -> Tier:

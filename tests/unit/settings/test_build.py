@@ -7,6 +7,7 @@ import yaml
 
 from service.settings.build import build_plan, load_settings, profile_permits
 from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes
+from service.workers.discovery import DnsConfig
 from tests.unit.settings.test_load import GOOD, HASH
 
 
@@ -54,7 +55,7 @@ def test_every_setting_reaches_its_room():
     assert plan.corridor.tiers["flex"].best_effort
     assert plan.corridor.tiers["flex"].queue_ttl_s == 600
     assert [address.base_url for address in plan.workers] == ["http://10.0.0.1:8000", "https://w:443"]
-    assert plan.dns is None
+    assert plan.source is None
     ((digest, tenant),) = plan.keys
     assert digest == bytes.fromhex("ab" * 32)
     assert tenant.suspended
@@ -64,8 +65,8 @@ def test_every_setting_reaches_its_room():
 
 def test_dns():
     plan = plan_of(pool={"discovery": "dns", "name": "workers", "port": 8000, "tls": True, "profile": "cpu-small"})
-    assert plan.dns is not None
-    assert (plan.dns.name, plan.dns.port, plan.dns.tls) == ("workers", 8000, True)
+    assert isinstance(plan.source, DnsConfig)
+    assert (plan.source.name, plan.source.port, plan.source.tls) == ("workers", 8000, True)
     assert plan.workers == ()
 
 
