@@ -69,6 +69,7 @@ class FakeCluster:
         self._watches: set[_Watch] = set()
         self._connections: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
+        self._left = asyncio.Event()
 
     # ------------------------------------------------------------------ life
 
@@ -84,6 +85,7 @@ class FakeCluster:
 
     async def start(self) -> FakeCluster:
         """Listen; on the same port as before if it was away."""
+        self._left.clear()
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -92,12 +94,15 @@ class FakeCluster:
         """Be away: nobody listens, every connection is cut."""
         if self._server is not None:
             self._server.close()
+        self.end_watches()
+        self._left.set()
         for writer in list(self._connections):
             writer.transport.abort()
         self._watches.clear()
         if self._server is not None:
             await self._server.wait_closed()
-        await asyncio.sleep(0)
+        for _ in range(3):  # those who served the cut connections end in the loop's next turns
+            await asyncio.sleep(0)
 
     async def __aenter__(self) -> FakeCluster:
         return await self.start()
@@ -219,7 +224,8 @@ class FakeCluster:
     async def _answer(self, writer: asyncio.StreamWriter, method: str, target: str, head: str, body: bytes) -> None:
         self.calls.append(f"{method} {target}")
         if self.hanging:
-            await asyncio.Event().wait()
+            await self._left.wait()
+            return
         parts = urlsplit(target)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         if self.token is not None and f"\r\nauthorization: bearer {self.token.lower()}\r\n" not in head.lower():
@@ -329,17 +335,10 @@ class ClusterThread:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.run(self._leave())
+        self.run(self.cluster.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-    async def _leave(self) -> None:
-        await self.cluster.stop()
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
 
     def run(self, step: Coroutine[Any, Any, Any]) -> None:
         """Wait for ``step``, run on the cluster's loop."""
