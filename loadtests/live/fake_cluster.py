@@ -61,6 +61,10 @@ class FakeCluster:
         """Watches stay open and tell nothing while it is set: what happens meanwhile is lost to them."""
         self.forgetful = False
         """A watch begins with what happens next, whatever version it asks to begin at: events are lost in the gap."""
+        self.always_gone = False
+        """No version is young enough to begin a watch at."""
+        self.list_answer: bytes | None = None
+        """What is answered instead of a list."""
         self.page_limit = 500
         self._version = 100
         self._slices: dict[str, Json] = {}
@@ -77,6 +81,11 @@ class FakeCluster:
     def url(self) -> str:
         """Where it listens."""
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def version(self) -> int:
+        """The present resource version."""
+        return self._version
 
     @property
     def watching(self) -> int:
@@ -241,8 +250,8 @@ class FakeCluster:
         else:
             self._list(writer, query)
 
-    def _send(self, writer: asyncio.StreamWriter, status: int, body: Json) -> None:
-        data = json.dumps(body).encode()
+    def _send(self, writer: asyncio.StreamWriter, status: int, body: Json | bytes) -> None:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
         head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
         writer.write(head.encode() + data)
 
@@ -258,6 +267,9 @@ class FakeCluster:
 
     def _list(self, writer: asyncio.StreamWriter, query: dict[str, str]) -> None:
         items = list(self._slices.values()) if self._selects(query) else []
+        if self.list_answer is not None:
+            self._send(writer, 200, self.list_answer)
+            return
         first = int(query.get("continue", "0"))
         last = first + min(int(query.get("limit", "500")), self.page_limit)
         metadata = {"resourceVersion": str(self._version)}
@@ -272,7 +284,7 @@ class FakeCluster:
     async def _watch(self, writer: asyncio.StreamWriter, query: dict[str, str]) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")
         since = int(query["resourceVersion"])
-        if since < self._oldest:
+        if since < self._oldest or self.always_gone:
             gone = _status(410, f"too old resource version: {since} ({self._oldest})", "Expired")
             self._chunk(writer, json.dumps({"type": "ERROR", "object": gone}).encode() + b"\n")
             writer.write(b"0\r\n\r\n")

@@ -7,7 +7,8 @@ pod runs and begun again, one after the other (``loadtests.live.rolling_site``).
 request, no refused one, no cut stream, and no tier below its objective. Exit code 1 if it is broken, or if the load was
 over before the rollout was.
 
-The second worker is ended before it is empty, so that its engine has streams to finish after SIGTERM.
+The second worker is ended before it is empty, so that its engine has streams to finish after SIGTERM. A control, the
+same service ended without hooks, shows that the load would have noticed.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ QUICK = Mix(
     tiers=ROLLING.tiers,
     shapes=(RequestShape("chat-hi", HI, 0.7, 64, 64), RequestShape("long-lo", LO, 0.3, 64, 800)),
 )
+
+QUICK_SHAPE = Shape(gateways=2, worker_deadlines_s=(10.0, 1.5), drain_delay_s=2.0, grace_s=30.0)
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,7 @@ def format_steps(rollout: Rollout) -> str:
 def parse_options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.live.rolling", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="two gateways, short answers, a third of the time")
+    parser.add_argument("--quick", action="store_true", help="two gateways, short answers, no control")
     parser.add_argument("--rate", type=float, default=6.0, help="requests per second")
     parser.add_argument("--seconds", type=float, default=150.0, help="longest load; the rollout must fit in")
     parser.add_argument("--first-port", type=int, default=25200, help="free ports are taken from here on")
@@ -175,33 +178,43 @@ def parse_options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def measure(mix: Mix, shape: Shape, rate_rps: float, seconds: float, first_port: int) -> Rollout:
+    """One rollout of a fresh service."""
+    with tempfile.TemporaryDirectory(prefix="sluice-rolling-") as name:
+        folder = Path(name)
+        with run_site(mix, shape, first_port, folder) as site:
+            return run_rollout(site, build_load(mix, site.proxy_port, rate_rps, seconds), folder)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run it, print it, write it."""
     options = parse_options(argv)
     interrupt_on_sigterm()
-    mix, shape, rate_rps, seconds = ROLLING, Shape(), options.rate, options.seconds
-    if options.quick:
-        mix, shape = QUICK, Shape(gateways=2, worker_deadlines_s=(10.0, 1.5), drain_delay_s=2.0, grace_s=30.0)
-        seconds = min(seconds, 60.0)
+    mix, shape = (QUICK, QUICK_SHAPE) if options.quick else (ROLLING, Shape())
     pods = shape.gateways + len(shape.worker_deadlines_s)
-    print(f"{pods} restarts under {rate_rps:g} requests per second; about {seconds + 30:.0f} s", flush=True)
-    with tempfile.TemporaryDirectory(prefix="sluice-rolling-") as name:
-        folder = Path(name)
-        try:
-            with run_site(mix, shape, options.first_port, folder) as site:
-                rollout = run_rollout(site, build_load(mix, site.proxy_port, rate_rps, seconds), folder)
-        except (ChildError, InstallError, subprocess.TimeoutExpired) as error:
-            print(f"rolling: {error}", file=sys.stderr)
-            return 1
-    broken = find_broken_promises(rollout, pods)
-    print(f"\n{format_tiers(rollout)}\n\n{format_steps(rollout)}\n")
-    print("nobody noticed" if not broken else "noticed:\n" + "\n".join(f"  {line}" for line in broken))
-    if not options.quick:
-        _write(options.reports, rollout, broken, rate_rps, shape)
+    print(f"{pods} restarts under {options.rate:g} requests per second, some {25 * pods} s", flush=True)
+    try:
+        rollout = measure(mix, shape, options.rate, options.seconds, options.first_port)
+        broken = find_broken_promises(rollout, pods)
+        print(f"\n{format_tiers(rollout)}\n\n{format_steps(rollout)}\n")
+        print("nobody noticed" if not broken else "noticed:\n" + "\n".join(f"  {line}" for line in broken), flush=True)
+        if options.quick:
+            return 1 if broken else 0
+        print("\nthe same without hooks, as the control:", flush=True)
+        control = measure(mix, shape.without_hooks(), options.rate, options.seconds, options.first_port)
+        print(f"\n{format_tiers(control)}")
+    except (ChildError, InstallError, subprocess.TimeoutExpired) as error:
+        print(f"rolling: {error}", file=sys.stderr)
+        return 1
+    if not find_broken_promises(control, pods):
+        broken.append("the control broke no promise either: this load does not see restarts")
+    _write(options.reports, rollout, control, broken, options.rate, shape)
     return 1 if broken else 0
 
 
-def _write(reports: Path, rollout: Rollout, broken: Sequence[str], rate_rps: float, shape: Shape) -> None:
+def _write(
+    reports: Path, rollout: Rollout, control: Rollout, broken: Sequence[str], rate_rps: float, shape: Shape
+) -> None:
     reports.mkdir(parents=True, exist_ok=True)
     record = {
         "command": "python -m loadtests.live.rolling",
@@ -211,6 +224,7 @@ def _write(reports: Path, rollout: Rollout, broken: Sequence[str], rate_rps: flo
         "rollout_s": round(rollout.took_s, 1),
         "steps": [asdict(step) for step in rollout.steps],
         "result": rollout.result,
+        "without_hooks": control.result,
         "broken_promises": list(broken),
     }
     (reports / "rolling.json").write_text(json.dumps(record, indent=1) + "\n")
@@ -219,7 +233,8 @@ def _write(reports: Path, rollout: Rollout, broken: Sequence[str], rate_rps: flo
         f"# A rolling restart under load\n\n`python -m loadtests.live.rolling`: {shape.gateways} gateways behind Envoy"
         f" and {len(shape.worker_deadlines_s)} workers, each ended by its pod's hooks and begun again, one after the"
         f" other, while {rate_rps:g} requests per second arrive.\n\n{verdict}\n\n{format_tiers(rollout)}\n\n"
-        f"{format_steps(rollout)}\n"
+        f"{format_steps(rollout)}\n\nThe same service ended without hooks, drain delay and shutdown timeout:\n\n"
+        f"{format_tiers(control)}\n"
     )
 
 

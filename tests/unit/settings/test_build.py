@@ -7,7 +7,10 @@ import yaml
 
 from service.settings.build import build_plan, load_settings, profile_permits
 from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes
+from service.workers.cluster import ACCOUNT_DIR, ClusterAccess
 from service.workers.discovery import DnsConfig
+from service.workers.kubernetes import KubernetesConfig
+from service.workers.slices import PortChoice
 from tests.unit.settings.test_load import GOOD, HASH
 
 
@@ -68,6 +71,37 @@ def test_dns():
     assert isinstance(plan.source, DnsConfig)
     assert (plan.source.name, plan.source.port, plan.source.tls) == ("workers", 8000, True)
     assert plan.workers == ()
+
+
+POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+
+
+def build_source_of(pool, monkeypatch, namespace="inference"):
+    for room in ("service.settings.checks", "service.settings.source"):
+        monkeypatch.setattr(f"{room}.find_namespace", lambda: namespace)
+    settings = load_settings(yaml.safe_dump({**GOOD, "pool": {"discovery": "kubernetes", **pool}}), POD)
+    return build_plan(settings, POD, b"").source
+
+
+def test_kubernetes_in_a_pod(monkeypatch):
+    source = build_source_of({"service": "workers"}, monkeypatch)
+    assert isinstance(source, KubernetesConfig)
+    assert source.access == ClusterAccess(
+        "https://10.96.0.1:443", "inference", ACCOUNT_DIR / "token", ACCOUNT_DIR / "ca.crt"
+    )
+    assert (source.service, source.port, source.relist_s) == ("workers", PortChoice(), 25.0)
+
+
+def test_kubernetes_from_outside_sends_no_token_that_is_not_named(monkeypatch, tmp_path):
+    pool = {"service": "w", "namespace": "n", "port_name": "http", "tls": True}
+    api = {"api_server": "https://api:6443/", "relist_s": 5.0}
+    source = build_source_of({**pool, "kubernetes": api}, monkeypatch, None)
+    assert source.access == ClusterAccess("https://api:6443", "n")
+    assert (source.port, source.relist_s) == (PortChoice("http", None, "w.n.svc"), 5.0)
+    token = tmp_path / "token"
+    token.write_text("t")
+    source = build_source_of({**pool, "kubernetes": {**api, "token_file": str(token)}}, monkeypatch, None)
+    assert source.access.token_file == token
 
 
 def test_a_profile_gives_the_permits_unless_they_are_set():
