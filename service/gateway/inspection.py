@@ -57,6 +57,8 @@ class WatchedWorker(Protocol):
     @property
     def served_models(self) -> frozenset[str] | None: ...
     @property
+    def deviations(self) -> Sequence[str] | None: ...
+    @property
     def scrape_failures(self) -> int: ...
 
 
@@ -111,6 +113,7 @@ def describe_worker(status: WatchedWorker, core: WorkerStats | None, opaque: str
         "resting": core is not None and core.resting,
         "in_flight_requests": 0 if core is None else core.in_flight,
         "served_models": None if status.served_models is None else sorted(status.served_models),
+        "off_profile": None if status.deviations is None else list(status.deviations),
         "load_age_s": status.load_age_s,
         "running_requests": None if load is None else load.running_requests,
         "waiting_requests": None if load is None else load.waiting_requests,

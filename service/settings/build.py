@@ -13,6 +13,8 @@ from service.flow.config import BreakerConfig, FlowConfig, RetryConfig
 from service.gateway.cors import CorsPolicy
 from service.gateway.promises import CorridorConfig
 from service.gateway.server import EdgeConfig
+from service.launch.fallback import find_fallbacks, parse_engine_report
+from service.launch.profile import WorkerProfile
 from service.launch.profiles import build_cpu_small_profile, build_m31_flash_profile
 from service.runtime.limits import RelayConfig
 from service.settings.checks import find_cross_faults
@@ -26,7 +28,7 @@ from service.workers.health import HealthConfig
 from service.workers.kubernetes import KubernetesConfig
 from service.workers.pool import PoolConfig
 from service.workers.probe import ProbeConfig
-from service.workers.watch import MonitorConfig
+from service.workers.watch import FindDeviations, MonitorConfig
 
 CACHE_SALT, ADMIN_TOKEN, CONFIG_FILE = "SLUICE_CACHE_SALT", "SLUICE_ADMIN_TOKEN", "SLUICE_CONFIG"
 
@@ -97,15 +99,34 @@ def _build_tiers(settings: Settings) -> dict[TierName, Tier]:
     return {TierName(name): _build_tier(name, tier) for name, tier in settings.tiers.items()}
 
 
-def profile_permits(name: str) -> int | None:
-    """How many requests a worker of a shipped profile computes at once; ``None`` for unknown names."""
+def find_profile(name: str) -> WorkerProfile | None:
+    """A shipped profile; ``None`` for unknown names."""
     match name:
         case "m3.1-flash":
-            return build_m31_flash_profile().limits.running_requests
+            return build_m31_flash_profile()
         case "cpu-small":
-            return build_cpu_small_profile(Path(os.devnull)).limits.running_requests
+            return build_cpu_small_profile(Path(os.devnull))
         case _:
             return None
+
+
+def profile_permits(name: str) -> int | None:
+    """How many requests a worker of a shipped profile computes at once; ``None`` for unknown names."""
+    profile = find_profile(name)
+    return None if profile is None else profile.limits.running_requests
+
+
+def build_deviation_finder(name: str) -> FindDeviations | None:
+    """Reads from a worker's metrics page what it runs other than the profile asks; ``None`` for unknown names."""
+    profile = find_profile(name)
+    if profile is None:
+        return None
+
+    def find(page: bytes) -> tuple[str, ...]:
+        report = parse_engine_report(page.decode("utf-8", "replace"))
+        return tuple(str(fault) for fault in find_fallbacks(profile, report))
+
+    return find
 
 
 def _copy(kind: type[T], part: Part) -> T:
@@ -132,7 +153,10 @@ def _build_flow(settings: Settings) -> FlowConfig:
 
 
 def _build_monitor(settings: Settings, worker_key: str | None) -> MonitorConfig:
-    health = settings.health
+    health, pool = settings.health, settings.pool
+    in_cluster = pool.discovery == "kubernetes"
+    confirms = in_cluster if pool.confirm_profile is None else pool.confirm_profile
+    find_deviations = build_deviation_finder(pool.profile) if confirms and pool.profile else None
     return MonitorConfig(
         interval_s=health.interval_s,
         health_interval_s=health.health_interval_s,
@@ -147,7 +171,10 @@ def _build_monitor(settings: Settings, worker_key: str | None) -> MonitorConfig:
             failures_to_eject=health.failures_to_eject,
             recovery_probes=health.recovery_probes,
             stale_after_s=health.stale_after_s,
+            confirms_profile=find_deviations is not None,
+            proves_first=in_cluster if health.prove_first is None else health.prove_first,
         ),
+        find_deviations=find_deviations,
     )
 
 

@@ -59,6 +59,12 @@ def _check_pool(pool: PoolSettings, environment: Mapping[str, str]) -> Iterator[
     yield from _check_addresses(pool.workers or [])
     if pool.profile is not None and pool.profile not in PROFILE_NAMES:
         yield "pool.profile", f"{pool.profile!r} does not exist", f"use {' or '.join(PROFILE_NAMES)}"
+    if pool.confirm_profile and pool.profile is None:
+        yield (
+            "pool.confirm_profile",
+            "has nothing to confirm: pool.profile is missing",
+            "name the profile, or remove it",
+        )
     if pool.api_key_env is not None and not environment.get(pool.api_key_env):
         yield "pool.api_key_env", f"the environment has no {pool.api_key_env}", "set it to the workers' key"
 

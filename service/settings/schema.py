@@ -77,6 +77,7 @@ class PoolSettings(Part):
     kubernetes: KubernetesSettings = KubernetesSettings()
     tls: bool = False
     profile: Name | None = None
+    confirm_profile: bool | None = None
     api_key_env: Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$")] | None = None
     connect_timeout_s: Seconds = 2.0
     keep_alive_s: Seconds = 4.0
@@ -95,6 +96,7 @@ class HealthSettings(Part):
     failures_to_eject: Count = 3
     recovery_probes: Count = 2
     stale_after_s: Seconds = 5.0
+    prove_first: bool | None = None
 
 
 class TierSettings(Part):

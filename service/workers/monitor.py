@@ -70,6 +70,7 @@ class WorkerStatus:
     starved_s: float
     in_flight: int
     served_models: frozenset[str] | None
+    deviations: tuple[str, ...] | None
     scrape_failures: int
     faults: int
 
@@ -237,6 +238,7 @@ def _describe(watch: Watch, now: float) -> WorkerStatus:
         evidence.starved_s,
         evidence.in_flight,
         evidence.served_models,
+        evidence.deviations,
         evidence.scrape_failures,
         watch.faults,
     )

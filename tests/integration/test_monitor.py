@@ -235,6 +235,30 @@ async def test_d17_a_worker_that_is_met_while_it_is_about_to_end_gets_no_work() 
         await until(lambda: house.leaving == {id_of(one): True})
 
 
+async def test_a_worker_off_its_profile_takes_no_work_and_says_why() -> None:
+    found = [("kv_cache.dtype: asked nvfp4, the engine runs fp8",)]
+    config = replace(
+        CONFIG, find_deviations=lambda page: found[0], health=replace(CONFIG.health, confirms_profile=True)
+    )
+    async with FakeWorker() as worker, watching(worker, config=config) as house:
+        await until(lambda: bool(house.listed) and house.reason(id_of(worker)) is Reason.OFF_PROFILE)
+        assert house.status(id_of(worker)).deviations == found[0]
+        assert house.usable == set()
+        found[0] = ()
+        await until(lambda: house.usable == {id_of(worker)})
+
+
+async def test_a_worker_is_used_only_when_a_token_has_come_out_of_it() -> None:
+    config = replace(CONFIG, health=replace(CONFIG.health, proves_first=True))
+    async with FakeWorker(token=HANG) as worker, watching(worker, config=config) as house:
+        await until(lambda: worker.calls.get("/v1/completions", 0) >= 2)
+        assert house.reason(id_of(worker)) is Reason.UNPROVEN
+        worker.token = OK
+        await until(lambda: house.usable == {id_of(worker)})
+    async with FakeWorker(token=HANG, moving=True) as worker, watching(worker, config=config) as house:
+        await until(lambda: house.usable == {id_of(worker)})  # others' tokens come out of it
+
+
 # ------------------------------------------------------------------ D19
 
 

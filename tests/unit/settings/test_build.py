@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 import yaml
 
-from service.settings.build import build_plan, load_settings, profile_permits
+from service.settings.build import build_deviation_finder, build_plan, load_settings, profile_permits
 from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes
+from service.settings.schema import Settings
 from service.workers.cluster import ACCOUNT_DIR, ClusterAccess
 from service.workers.discovery import DnsConfig
 from service.workers.kubernetes import KubernetesConfig
@@ -102,6 +103,30 @@ def test_kubernetes_from_outside_sends_no_token_that_is_not_named(monkeypatch, t
     token.write_text("t")
     source = build_source_of({**pool, "kubernetes": {**api, "token_file": str(token)}}, monkeypatch, None)
     assert source.access.token_file == token
+
+
+PAGE = (
+    b'vllm:cache_config_info{block_size="128",cache_dtype="%b",kv_cache_size_tokens="6000000"} 1.0\n'
+    b"vllm:spec_decode_num_drafts_total 0.0\n"
+)
+
+
+def test_a_profile_is_confirmed_on_kubernetes_and_where_it_is_asked_for(monkeypatch):
+    monkeypatch.setattr("service.settings.source.find_namespace", lambda: "n")
+    pod = {"discovery": "kubernetes", "service": "w", "profile": "m3.1-flash"}
+    monitor = build_plan(Settings.model_validate({**GOOD, "pool": pod}), POD, b"").monitor
+    assert (monitor.health.confirms_profile, monitor.health.proves_first) == (True, True)
+    assert monitor.find_deviations(PAGE % b"nvfp4") == ()
+    (deviation,) = monitor.find_deviations(PAGE % b"fp8")
+    assert deviation.startswith("kv_cache.dtype: asked nvfp4, the engine runs fp8")
+    assert plan_of(pool={**GOOD["pool"], "confirm_profile": True}).monitor.health.confirms_profile
+    monitor = plan_of().monitor
+    assert (monitor.find_deviations, monitor.health.confirms_profile) == (None, False)
+    off = {**pod, "confirm_profile": False}
+    settings = Settings.model_validate({**GOOD, "pool": off, "health": {"prove_first": False}})
+    monitor = build_plan(settings, POD, b"").monitor
+    assert (monitor.health.confirms_profile, monitor.health.proves_first) == (False, False)
+    assert build_deviation_finder("other") is None
 
 
 def test_a_profile_gives_the_permits_unless_they_are_set():

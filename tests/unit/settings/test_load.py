@@ -118,6 +118,7 @@ def test_a_key_that_stands_twice_is_a_fault_where_it_stands():
         ({"pool": {**GOOD["pool"], "service": "w"}}, "pool.service"),
         ({"pool": {**GOOD["pool"], "kubernetes": {"relist_s": 3.0}}}, "pool.kubernetes"),
         ({"pool": {**CLUSTER, "service": None}}, "pool.service"),
+        ({"pool": {**CLUSTER, "confirm_profile": True}}, "pool.confirm_profile"),
         ({"pool": {**CLUSTER, "service": "Not_A_Name"}}, "pool.service"),
         ({"pool": {**CLUSTER, "workers": ["http://a:1"]}}, "pool.workers"),
         ({"pool": {**CLUSTER, "name": "w"}}, "pool.name"),
