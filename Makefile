@@ -13,7 +13,7 @@ else
 READY :=
 endif
 
-.PHONY: help run test lint bench-overhead bench-overload bench-calibrate sim bench-streams bench-slow-readers bench-aiperf chart image clean
+.PHONY: help run test lint bench-overhead bench-overload bench-calibrate sim bench-streams bench-slow-readers bench-aiperf bench-rolling clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -59,6 +59,10 @@ bench-slow-readers: $(READY) ## What clients that do not read cost the gateway (
 bench-aiperf: $(READY) ## 200 requests of NVIDIA's aiperf to a service of its own (installs it, minutes the first time)
 	@$(PYTHON) -m loadtests.live.aiperf_run $(OPTIONS)
 
+bench-rolling: $(READY) ## Restart three gateways and two workers under load behind Envoy; nobody may notice (minutes; OPTIONS=--quick)
+	@$(PYTHON) -m loadtests.live.rolling $(OPTIONS)
+
+.PHONY: chart image
 chart: $(READY) ## Render the chart with both Helms, hold it to strict schemas, read it and the Dockerfiles with linters
 	@PYTHON=$(PYTHON) deploy/test-parts.sh
 	@SLUICE_CHART=full $(PYTHON) -m pytest -q tests/chart

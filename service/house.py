@@ -47,11 +47,12 @@ from service.telemetry.gauges import Snapshot
 from service.telemetry.lag import LoopLag
 from service.telemetry.logs import RequestLog, set_level
 from service.telemetry.recorder import Recorder
-from service.workers.discovery import StaticDiscovery, build_discovery
+from service.workers.discovery import StaticDiscovery
 from service.workers.monitor import Monitor
 from service.workers.pool import WorkerPool
 from service.workers.probe import build_client_factory
 from service.workers.roster import PoolRoster
+from service.workers.sources import build_discovery
 from service.workers.suspicion import Suspicion
 
 _log = logging.getLogger("sluice.main")
@@ -89,7 +90,7 @@ class House:
         self._driver = Driver(FlowController(plan.flow, core_chance), clock, loop, observers)
         self._brownout_level = 0
         roster = PoolRoster(self._pool, self._driver.submit)
-        self._discovery = build_discovery(plan.dns, plan.workers, loop, clock.now, chance)
+        self._discovery = build_discovery(plan.source, plan.workers, loop, clock.now, chance)
         self.monitor = Monitor(
             plan.monitor, self._discovery, build_client_factory(plan.monitor.probe), self._driver.submit,
             self._pool, roster, clock.now, chance,
@@ -241,7 +242,7 @@ class House:
         self._corridor.reconfigure(corridor, plan.cors, plan.relay)
         self._guard.reconfigure(plan.cors)
         self._directory.replace(plan.keys)
-        if isinstance(self._discovery, StaticDiscovery) and plan.dns is None:
+        if isinstance(self._discovery, StaticDiscovery) and plan.source is None:
             self._discovery.replace(plan.workers)
         set_level(plan.settings.logs.level)
         self._request_log.which = plan.settings.logs.requests

@@ -12,7 +12,7 @@ from service.cli.replay import replay
 from service.cli.serve import serve
 from service.cli.up import up
 from service.cli.version import show_version
-from service.cli.worker import app as worker
+from service.cli.worker_drain import app as worker
 
 app = typer.Typer(
     name="sluice",

@@ -27,6 +27,8 @@ class HealthConfig:
     ``failures_to_eject``: scrapes that fail in a row, with nothing else answered, before an idle worker is ejected.
     ``stale_after_s``: age from which a load is called stale.
     ``recovery_probes``: good answers in a row before an ejected worker is used again.
+    ``confirms_profile``: a worker is used only when its page has shown that it runs what its profile asks.
+    ``proves_first``: a worker is used only when tokens have come out of it, somebody's or those of a probe.
     ``longest_tick_s``: bound of one step of starvation, see :func:`service.workers.evidence.observe_tick`.
     """
 
@@ -36,6 +38,8 @@ class HealthConfig:
     failures_to_eject: int = 3
     stale_after_s: float = 5.0
     recovery_probes: int = 2
+    confirms_profile: bool = False
+    proves_first: bool = False
     longest_tick_s: float = 3.0
 
 
@@ -51,6 +55,8 @@ class Reason(Enum):
     REFUSED = "refused"
     ENGINE_DEAD = "engine_dead"
     WRONG_MODEL = "wrong_model"
+    OFF_PROFILE = "off_profile"
+    """It runs other than its profile asks: slower, or with less room, than what was promised for it."""
     STALLED = "stalled"
     """It has work, and nothing comes of it."""
     SILENT = "silent"
@@ -86,13 +92,15 @@ def judge(evidence: Evidence, config: HealthConfig, now: float) -> Reason:
         return Reason.ENGINE_DEAD
     if serves(evidence, config) is False:
         return Reason.WRONG_MODEL
+    if config.confirms_profile and evidence.deviations:
+        return Reason.OFF_PROFILE
     if evidence.starved_s >= stall_limit_s(evidence, config, now):
         return Reason.STALLED
     if evidence.misses >= config.failures_to_eject:
         speaking = evidence.busy and evidence.starved_s < config.stall_after_s
         if not speaking:
             return Reason.SILENT
-    if serves(evidence, config) is None or not _is_known(evidence):
+    if serves(evidence, config) is None or not _is_known(evidence, config):
         return Reason.UNPROVEN
     return Reason.GOOD if is_fresh(evidence, config, now) else Reason.STALE
 
@@ -138,12 +146,18 @@ def wants_token(evidence: Evidence, health: Health, config: HealthConfig, now: f
         return False
     if evidence.starved_s >= stall_limit_s(evidence, config, now) / 2:
         return True
+    if config.proves_first and evidence.proven_at is None and evidence.greeted and not health.ever_healthy:
+        return True
     unseen = evidence.load is None and evidence.scrape_failures > 0
     return not health.healthy and evidence.health is Answer.OK and unseen and evidence.proven_at is None
 
 
-def _is_known(evidence: Evidence) -> bool:
+def _is_known(evidence: Evidence, config: HealthConfig) -> bool:
     """Enough to begin with: it worked before our eyes, or both its page and its ``/health`` were good."""
+    if config.confirms_profile and evidence.deviations is None:
+        return False
+    if config.proves_first:
+        return evidence.proven_at is not None
     return evidence.proven_at is not None or (evidence.load is not None and evidence.greeted)
 
 

@@ -66,17 +66,6 @@ labels:
   {{- end }}
 {{- end -}}
 
-{{/* A pause before SIGTERM. The native action runs no program in the container, but needs Kubernetes 1.30. */}}
-{{- define "sluice.pause" -}}
-{{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version -}}
-sleep:
-  seconds: {{ int .Values.drain.delaySeconds }}
-{{- else -}}
-exec:
-  command: [sleep, {{ int .Values.drain.delaySeconds | quote }}]
-{{- end -}}
-{{- end -}}
-
 {{- define "sluice.dnsEgress" -}}
 - ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
   to:

@@ -40,12 +40,22 @@ A value as block YAML. Not toYaml: that writes 1048576 as 1.048576e+06 and the e
 
 {{- define "sluice.settings" -}}
 {{- $settings := deepCopy .Values.settings -}}
-{{- $pool := dict "discovery" .Values.gateway.discovery "name" (printf "%s-workers.%s.svc" (include "sluice.fullname" .) .Release.Namespace) "port" (int .Values.worker.port) -}}
+{{- $workers := printf "%s-workers" (include "sluice.fullname" .) -}}
+{{- $pool := dict "discovery" "kubernetes" "service" $workers "port_name" "http" "namespace" .Release.Namespace -}}
+{{- if eq .Values.gateway.discovery "dns" -}}
+{{- $pool = dict "discovery" "dns" "name" (printf "%s.%s.svc" $workers .Release.Namespace) "port" (int .Values.worker.port) -}}
+{{- end -}}
 {{- $listen := dict "host" "0.0.0.0" "port" 8080 "admin_host" "0.0.0.0" "admin_port" 8081 -}}
 {{- $limits := dict "drain_delay_s" (int .Values.drain.delaySeconds) "grace_s" (int (include "sluice.gatewayGraceSeconds" .)) "whole_s" (int .Values.drain.seconds) -}}
 {{- $settings = mergeOverwrite $settings (dict "pool" $pool "listen" $listen "limits" $limits) -}}
-{{- if not .Values.worker.emulated -}}
-{{- $_ := set $settings.pool "profile" (default .Values.worker.profile $settings.pool.profile) -}}
+{{- with .Values.worker -}}
+{{- if not .emulated -}}
+{{- $_ := set $settings.pool "profile" (default .profile $settings.pool.profile) -}}
+{{- /* Workers that run something else than the profile on purpose would never be confirmed. */ -}}
+{{- if and (or .kvCacheDtype .speculation .schedule .tensorParallel .contextTokens) (not (hasKey $settings.pool "confirm_profile")) -}}
+{{- $_ := set $settings.pool "confirm_profile" false -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 # Made by the chart; every setting is described in deploy/SETTINGS.md.
 {{ include "sluice.block" $settings }}

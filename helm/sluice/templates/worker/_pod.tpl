@@ -8,13 +8,15 @@ The pod of one worker. Takes (list $ rank): rank is "" for a worker on one node,
 - emulate
 - --host=0.0.0.0
 - --port={{ int $own.port }}
+- --shutdown-timeout-s={{ include "sluice.shutdownSeconds" $root }}
 {{- else }}
 - worker
 - run
 - --profile={{ $own.profile }}
 - --host=0.0.0.0
 - --port={{ int $own.port }}
-- --shutdown-grace-s={{ int $root.Values.drain.seconds }}
+- --engine-python=/opt/engine/bin/python3
+- --shutdown-grace-s={{ include "sluice.shutdownSeconds" $root }}
 {{- with $own.model }}
 - --model={{ . }}
 {{- end }}
@@ -44,6 +46,25 @@ The pod of one worker. Takes (list $ rank): rank is "" for a worker on one node,
 {{- end }}
 {{- range $own.extraArgs }}
 - {{ . | quote }}
+{{- end }}
+{{- end -}}
+
+{{- define "sluice.workerHook" -}}
+{{- $root := index . 0 -}}{{- $rank := index . 1 -}}
+{{- $words := printf "drain --delay-s=%d --deadline-s=%s" (int $root.Values.drain.delaySeconds) (include "sluice.workerDrainSeconds" $root) -}}
+{{- if eq $rank "follower" -}}
+# It computes for the leader, so it stays as long as the leader has work. Only a shell puts the address in.
+- sh
+- -c
+- exec /opt/sluice/bin/sluice worker {{ $words }} --url="http://$LWS_LEADER_ADDRESS:{{ int $root.Values.worker.port }}"
+{{- else -}}
+{{- range list "/opt/sluice/bin/sluice" "worker" }}
+- {{ . }}
+{{- end }}
+{{- range splitList " " $words }}
+- {{ . }}
+{{- end }}
+- --url=http://127.0.0.1:{{ int $root.Values.worker.port }}
 {{- end }}
 {{- end -}}
 
@@ -116,8 +137,11 @@ spec:
       {{- end }}
       lifecycle:
         preStop:
-          # Gateways see the endpoint terminating and send nothing more; then vLLM lets what runs finish.
-          {{- include "sluice.pause" $root | nindent 10 }}
+          # Gateways see the endpoint terminating and send nothing more. Returns when the engine has nothing left to do:
+          # what arrives after SIGTERM would fail.
+          exec:
+            command:
+              {{- include "sluice.workerHook" . | nindent 14 }}
       resources:
         {{- $resources := deepCopy $own.resources }}
         {{- if and (not $own.emulated) $own.gpu.count }}
