@@ -14,7 +14,10 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "sluice"
 SCHEMA = CHART / "values.schema.json"
 PREFIX = "settings."
-COMPUTED = {"LimitSettings": ("drain_delay_s", "grace_s", "whole_s"), "PoolSettings": ("discovery", "workers", "name", "port", "service", "port_name", "namespace")}
+COMPUTED = {
+    "LimitSettings": ("drain_delay_s", "grace_s", "whole_s"),
+    "PoolSettings": ("discovery", "workers", "name", "port", "service", "port_name", "namespace"),
+}
 """Settings the chart computes: not to be written in values."""
 COPIED = {"rules": "*.yaml", "dashboards": "*.json"}
 

@@ -8,7 +8,7 @@ The pod of one worker. Takes (list $ rank): rank is "" for a worker on one node,
 - emulate
 - --host=0.0.0.0
 - --port={{ int $own.port }}
-- --shutdown-timeout-s={{ include "sluice.shutdownSeconds" $root }}
+- --shutdown-timeout={{ include "sluice.shutdownSeconds" $root }}
 {{- else }}
 - worker
 - run
