@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 CHART = {
     "CKV_K8S_11": "a limit of CPU throttles in the middle of an answer; requests reserve it, memory has a limit",
-    "CKV_K8S_15": "tags are never moved and digests cannot be; asking the registry at each start is one more thing to fail",
+    "CKV_K8S_15": "tags are never moved and digests cannot be; asking at each start is one more thing to fail",
     "CKV_K8S_35": "secrets are read from the environment once; see SLUICE_ADMIN_TOKEN in `sluice serve --help`",
     "CKV_K8S_38": "a gateway reads EndpointSlices with it; gateway.discovery: dns does without",
     "CKV_K8S_43": "a chart cannot know the digest of your registry: image.digest takes it, values-prod.yaml shows it",
