@@ -47,6 +47,7 @@ from service.telemetry.gauges import Snapshot
 from service.telemetry.lag import LoopLag
 from service.telemetry.logs import RequestLog, set_level
 from service.telemetry.recorder import Recorder
+from service.workers.deletion_cost import DeletionCosts
 from service.workers.discovery import StaticDiscovery
 from service.workers.monitor import Monitor
 from service.workers.pool import WorkerPool
@@ -95,6 +96,8 @@ class House:
             plan.monitor, self._discovery, build_client_factory(plan.monitor.probe), self._driver.submit,
             self._pool, roster, clock.now, chance,
         )  # fmt: skip
+        costs = plan.deletion_cost
+        self.costs = None if costs is None else DeletionCosts(costs, self.monitor.status, chance)
         self._request_log = RequestLog(logs.requests)
         accounts = Accounts([self._recorder, self._request_log, Suspicion(self.monitor.suspect), self._decisions])
         self._opaque = functools.lru_cache(maxsize=4096)(functools.partial(_name_for_clients, plan.corridor.salt))

@@ -45,7 +45,7 @@ def test_d18_pods_come_and_go(tmp_path):
     ):
         cluster = thread.cluster
         thread.do(cluster.add, "w-0", "uid-0", one.port)
-        api = {"api_server": cluster.url, "token_file": str(token), "relist_s": 1.0}
+        api = {"api_server": cluster.url, "token_file": str(token), "relist_s": 1.0, "deletion_cost": True}
         pool = {"discovery": "kubernetes", "service": "workers", "namespace": "inference", "kubernetes": api}
         with run_gateway(tmp_path, [], pool=pool) as gateway:
             first = await_workers(gateway, **{"uid-0": "good"})["uid-0"]
