@@ -147,6 +147,10 @@ class House:
 
     # ---------------------------------------------------------------- the way out (runtime.drain.Premises)
 
+    def send_elsewhere(self) -> None:
+        """Keep no connection of a client."""
+        self._doors.send_elsewhere()
+
     def close_doors(self) -> None:
         """Stop listening, close what is idle. From here on only what a client was sending can still come, so the core
         refuses nothing before that is in."""

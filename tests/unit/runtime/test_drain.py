@@ -20,7 +20,11 @@ class _House:
     def __init__(self) -> None:
         self.running = 0
         self.open = 0
+        self.elsewhere = False
         self.did: list[str] = []
+
+    def send_elsewhere(self) -> None:
+        self.elsewhere = True
 
     def close_doors(self) -> None:
         self.did.append("closed")
