@@ -43,7 +43,7 @@ from service.settings.fault import SettingsRefusedError
 from service.settings.release import read_version
 from service.settings.tls import Certificates, build_tls_context
 from service.telemetry.exposition import Exposition
-from service.telemetry.gauges import Snapshot
+from service.telemetry.gauges import Discovered, Snapshot
 from service.telemetry.lag import LoopLag
 from service.telemetry.logs import RequestLog, set_level
 from service.telemetry.recorder import Recorder
@@ -138,8 +138,14 @@ class House:
         ages = {status.worker_id: status.load_age_s for status in self.monitor.status()}
         return Snapshot(
             self._driver.stats(), ages, self._bodies.taken, self.open_connections(), self._brownout_level,
-            None if self._journal is None else self._journal.dropped,
+            None if self._journal is None else self._journal.dropped, self._describe_discovery(),
         )  # fmt: skip
+
+    def _describe_discovery(self) -> Discovered:
+        status = self.monitor.discovery_status()
+        at = None if isinstance(self._discovery, StaticDiscovery) else status.confirmed_at
+        age_s = None if at is None else self._clock.now() - at
+        return Discovered(age_s, status.failures, status.missed)
 
     def _model_cards(self) -> list[dict[str, Any]]:
         model = self._corridor.config.model

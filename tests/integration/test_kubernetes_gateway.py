@@ -1,5 +1,6 @@
 """D18 end to end: a real gateway process follows a cluster's pods, and serves on while the API server is away."""
 
+import re
 import time
 from typing import Any
 
@@ -76,3 +77,7 @@ def test_d18_pods_come_and_go(tmp_path):
             third = await_workers(gateway, **{"uid-9": "good"})["uid-9"]
             assert ask(gateway) == third["opaque"] != second["opaque"]
             assert gateway.admin("GET", "/admin/v1/state").json()["discovery"]["last_error"] is None
+            figures = httpx.get(f"{gateway.admin_url}/metrics", trust_env=False).text
+            assert re.search(r"^sluice_discovery_failures_total [1-9]", figures, re.MULTILINE)
+            assert re.search(r"^sluice_discovery_missed_total 1", figures, re.MULTILINE)
+            assert re.search(r"^sluice_discovery_age_seconds [0-9.e-]+$", figures, re.MULTILINE)

@@ -69,6 +69,7 @@ async def test_nothing_happens_before_it_is_told(time):
     await task
     assert drain.phase is Phase.ENDED
     assert house.did == ["closed", "cut 0"]
+    assert house.elsewhere
     assert drain.began_at == 100.0
 
 
