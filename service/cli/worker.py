@@ -147,6 +147,7 @@ def run(
     running_requests: RunningOption = None,
     speculation: SpeculationOption = None,
     schedule: ScheduleOption = None,
+    shutdown_grace_s: GraceOption = None,
     host: HostOption = "127.0.0.1",
     port: PortOption = 8000,
     engine_python: PythonOption = None,
@@ -159,6 +160,7 @@ def run(
         kv_dtype=kv_dtype,
         context_tokens=context_tokens,
         running_requests=running_requests,
+        shutdown_grace_s=shutdown_grace_s,
         speculation=speculation,
         schedule=schedule,
     )
