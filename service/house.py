@@ -43,10 +43,11 @@ from service.settings.fault import SettingsRefusedError
 from service.settings.release import read_version
 from service.settings.tls import Certificates, build_tls_context
 from service.telemetry.exposition import Exposition
-from service.telemetry.gauges import Snapshot
+from service.telemetry.gauges import Discovered, Snapshot
 from service.telemetry.lag import LoopLag
 from service.telemetry.logs import RequestLog, set_level
 from service.telemetry.recorder import Recorder
+from service.workers.deletion_cost import DeletionCosts
 from service.workers.discovery import StaticDiscovery
 from service.workers.monitor import Monitor
 from service.workers.pool import WorkerPool
@@ -95,6 +96,8 @@ class House:
             plan.monitor, self._discovery, build_client_factory(plan.monitor.probe), self._driver.submit,
             self._pool, roster, clock.now, chance,
         )  # fmt: skip
+        costs = plan.deletion_cost
+        self.costs = None if costs is None else DeletionCosts(costs, self.monitor.status, chance)
         self._request_log = RequestLog(logs.requests)
         accounts = Accounts([self._recorder, self._request_log, Suspicion(self.monitor.suspect), self._decisions])
         self._opaque = functools.lru_cache(maxsize=4096)(functools.partial(_name_for_clients, plan.corridor.salt))
@@ -135,14 +138,24 @@ class House:
         ages = {status.worker_id: status.load_age_s for status in self.monitor.status()}
         return Snapshot(
             self._driver.stats(), ages, self._bodies.taken, self.open_connections(), self._brownout_level,
-            None if self._journal is None else self._journal.dropped,
+            None if self._journal is None else self._journal.dropped, self._describe_discovery(),
         )  # fmt: skip
+
+    def _describe_discovery(self) -> Discovered:
+        status = self.monitor.discovery_status()
+        at = None if isinstance(self._discovery, StaticDiscovery) else status.confirmed_at
+        age_s = None if at is None else self._clock.now() - at
+        return Discovered(age_s, status.failures, status.missed)
 
     def _model_cards(self) -> list[dict[str, Any]]:
         model = self._corridor.config.model
         return [{"id": model, "object": "model", "created": self._born_at, "owned_by": "sluice"}]
 
     # ---------------------------------------------------------------- the way out (runtime.drain.Premises)
+
+    def send_elsewhere(self) -> None:
+        """Keep no connection of a client."""
+        self._doors.send_elsewhere()
 
     def close_doors(self) -> None:
         """Stop listening, close what is idle. From here on only what a client was sending can still come, so the core

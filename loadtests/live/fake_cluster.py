@@ -261,6 +261,9 @@ class FakeCluster:
             self._send(writer, 404, _status(404, f'pods "{name}" not found'))
             return
         change = json.loads(body)
+        if change["metadata"].get("uid", pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
+            self._send(writer, 409, _status(409, "the UID in the precondition does not match", "Conflict"))
+            return
         self.patches.append((name, change))
         pod["metadata"]["annotations"] |= change["metadata"]["annotations"]
         self._send(writer, 200, pod)

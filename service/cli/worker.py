@@ -160,6 +160,7 @@ def run(
     shutdown_grace_s: GraceOption = None,
     speculation: SpeculationOption = None,
     schedule: ScheduleOption = None,
+    shutdown_grace_s: GraceOption = None,
     host: HostOption = "127.0.0.1",
     port: PortOption = 8000,
     engine_python: PythonOption = None,

@@ -21,8 +21,9 @@ from service.settings.checks import find_cross_faults
 from service.settings.fault import SettingsRefusedError
 from service.settings.load import parse_tree, read_file, validate_parts
 from service.settings.schema import LimitSettings, Part, Settings, TenantSettings, TierSettings
-from service.settings.source import build_source
+from service.settings.source import build_deletion_cost, build_source
 from service.workers.addresses import WorkerAddress, parse_address
+from service.workers.deletion_cost import DeletionCostConfig
 from service.workers.discovery import DnsConfig
 from service.workers.health import HealthConfig
 from service.workers.kubernetes import KubernetesConfig
@@ -47,6 +48,7 @@ class Plan:
     monitor: MonitorConfig
     workers: tuple[WorkerAddress, ...]
     source: DnsConfig | KubernetesConfig | None
+    deletion_cost: DeletionCostConfig | None
     keys: tuple[tuple[bytes, Tenant], ...]
 
 
@@ -74,6 +76,7 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
     limits = settings.limits
     worker_key = environment.get(settings.pool.api_key_env) if settings.pool.api_key_env else None
     tiers = _build_tiers(settings)
+    source = build_source(settings.pool, environment)
     return Plan(
         settings=settings,
         flow=_build_flow(settings),
@@ -86,7 +89,8 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
         pool=_copy(PoolConfig, settings.pool),
         monitor=_build_monitor(settings, worker_key),
         workers=tuple(parse_address(url) for url in settings.pool.workers or ()),
-        source=build_source(settings.pool, environment),
+        source=source,
+        deletion_cost=build_deletion_cost(settings.pool, source),
         keys=tuple(
             (bytes.fromhex(key.hash.removeprefix("sha256:")), _build_tenant(tenant))
             for tenant in settings.tenants

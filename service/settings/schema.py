@@ -62,6 +62,7 @@ class KubernetesSettings(Part):
     token_file: Name | None = None
     ca_file: Name | None = None
     relist_s: Annotated[float, Field(gt=0, le=30, allow_inf_nan=False)] = 25.0
+    deletion_cost: bool = False
 
 
 class PoolSettings(Part):

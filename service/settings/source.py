@@ -5,6 +5,7 @@ from pathlib import Path
 
 from service.settings.schema import PoolSettings
 from service.workers.cluster import ACCOUNT_DIR, ClusterAccess, find_api_server, find_namespace
+from service.workers.deletion_cost import DeletionCostConfig
 from service.workers.discovery import DnsConfig
 from service.workers.kubernetes import KubernetesConfig
 from service.workers.slices import PortChoice
@@ -19,6 +20,13 @@ def build_source(pool: PoolSettings, environment: Mapping[str, str]) -> DnsConfi
             return None if pool.name is None or pool.port is None else DnsConfig(pool.name, pool.port, pool.tls)
         case "kubernetes":
             return None if pool.service is None else _build_kubernetes(pool, pool.service, environment)
+
+
+def build_deletion_cost(pool: PoolSettings, source: DnsConfig | KubernetesConfig | None) -> DeletionCostConfig | None:
+    """Whether costs are written to the cluster of ``source``, and how."""
+    if not pool.kubernetes.deletion_cost or not isinstance(source, KubernetesConfig):
+        return None
+    return DeletionCostConfig(source.access)
 
 
 def _build_kubernetes(pool: PoolSettings, service: str, environment: Mapping[str, str]) -> KubernetesConfig:

@@ -10,6 +10,9 @@ from service.telemetry.metrics import (
     BODY_BYTES,
     BROWNOUT_LEVEL,
     CONNECTIONS,
+    DISCOVERY_AGE,
+    DISCOVERY_FAILURES,
+    DISCOVERY_MISSED,
     DRAINING,
     IN_FLIGHT,
     JOURNAL_DROPPED,
@@ -25,6 +28,15 @@ from service.telemetry.metrics import (
 
 
 @dataclass(frozen=True, slots=True)
+class Discovered:
+    """How learning of workers goes; ``age_s`` is ``None`` before the first list."""
+
+    age_s: float | None
+    failures: int
+    missed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state at one moment. ``None`` and workers that are not in ``load_ages_s`` mean: nobody knows."""
 
@@ -34,6 +46,7 @@ class Snapshot:
     connections: int | None = None
     brownout_level: int = 0
     journal_dropped: int | None = None
+    discovery: Discovered | None = None
 
 
 def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
@@ -55,6 +68,10 @@ def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
     yield _single(CONNECTIONS, snapshot.connections)
     yield _single(BROWNOUT_LEVEL, snapshot.brownout_level)
     yield _single(JOURNAL_DROPPED, snapshot.journal_dropped)
+    discovery = snapshot.discovery
+    yield _single(DISCOVERY_AGE, None if discovery is None else discovery.age_s)
+    yield _single(DISCOVERY_FAILURES, None if discovery is None else discovery.failures)
+    yield _single(DISCOVERY_MISSED, None if discovery is None else discovery.missed)
 
 
 def _single(metric: Metric, value: float | None) -> Family:

@@ -36,7 +36,7 @@ class Evidence:
     ``misses`` counts failed scrapes since the worker last answered anything. ``scrape_failures`` counts failed scrapes
     since the last good one. ``good_probes`` counts good answers since the last bad one. ``proven_at`` is the last
     moment of progress. ``served_models`` is ``None`` until the list was read once. ``deviations``: what it runs other
-    than its profile asks, ``None`` until its page was looked at for that.
+    than its profile asks, ``None`` until its page was looked at for that. ``leaving``: the platform is about to end it.
     """
 
     joined_at: float
@@ -54,6 +54,7 @@ class Evidence:
     last_byte_at: float | None = None
     served_models: frozenset[str] | None = None
     deviations: tuple[str, ...] | None = None
+    leaving: bool = False
 
     @property
     def busy(self) -> bool:
@@ -133,6 +134,11 @@ def observe_models(evidence: Evidence, models: frozenset[str]) -> Evidence:
 def observe_deviations(evidence: Evidence, deviations: tuple[str, ...]) -> Evidence:
     """Its page was held against the profile."""
     return replace(evidence, deviations=deviations)
+
+
+def observe_leaving(evidence: Evidence, leaving: bool) -> Evidence:
+    """The platform is about to end it, or is not after all."""
+    return replace(evidence, leaving=leaving)
 
 
 def observe_token(evidence: Evidence, now: float) -> Evidence:

@@ -6,7 +6,8 @@ while there is work: then tokens do.
 
 Trade-offs: with several engines behind one address (data parallel) one frozen engine hides behind the others' tokens.
 Cache growth counts as progress, so an engine that only ever preempts and refills is left to the relay's own limits.
-A worker that shuts its listener while it still finishes streams is ejected at once, and its streams are taken back.
+A worker that shuts its listener while it still finishes streams is ejected at once and its streams are taken back,
+unless the platform has said that it is about to end it: then they go on for as long as bytes come.
 """
 
 from dataclasses import dataclass
@@ -44,11 +45,14 @@ class HealthConfig:
 
 
 class Reason(Enum):
-    """Why a worker is judged as it is; the first two are healthy."""
+    """Why a worker is judged as it is; the first three are healthy."""
 
     GOOD = "good"
     STALE = "stale"
     """Usable, but its load is old or unknown: only the gateway's own counts tell how full it is."""
+
+    FINISHING = "finishing"
+    """It is about to end and takes nobody any more, but what it has goes on."""
 
     UNPROVEN = "unproven"
     """Too little is known of it yet."""
@@ -67,7 +71,7 @@ class Reason(Enum):
     @property
     def healthy(self) -> bool:
         """Whether a worker judged so may be given work."""
-        return self in (Reason.GOOD, Reason.STALE)
+        return self in (Reason.GOOD, Reason.STALE, Reason.FINISHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class Health:
 def judge(evidence: Evidence, config: HealthConfig, now: float) -> Reason:
     """What ``evidence`` says by itself, without regard to earlier judgements."""
     if Answer.REFUSED in (evidence.scrape, evidence.health):
-        return Reason.REFUSED
+        return Reason.FINISHING if _is_finishing(evidence, config) else Reason.REFUSED
     if evidence.health is Answer.DEAD:
         return Reason.ENGINE_DEAD
     if serves(evidence, config) is False:
@@ -159,6 +163,11 @@ def _is_known(evidence: Evidence, config: HealthConfig) -> bool:
     if config.proves_first:
         return evidence.proven_at is not None
     return evidence.proven_at is not None or (evidence.load is not None and evidence.greeted)
+
+
+def _is_finishing(evidence: Evidence, config: HealthConfig) -> bool:
+    """Who gets no new work anyway may shut its door before its last answers are out."""
+    return evidence.leaving and evidence.in_flight > 0 and evidence.starved_s < config.stall_after_s
 
 
 def _has_recovered(evidence: Evidence, config: HealthConfig) -> bool:

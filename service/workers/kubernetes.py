@@ -19,15 +19,14 @@ Service. While the API server is away nobody joins, and a pod that goes is notic
 """
 
 import asyncio
-import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import httpx
 
 from service.workers.addresses import WorkerAddress
+from service.workers.api_wire import ApiError, Page, explain_refusal, read_event, read_lines, read_page
 from service.workers.cluster import ClusterAccess, open_client
 from service.workers.discovery import DiscoveryStatus, Publish
 from service.workers.pacing import Chance, compute_backoff_s, spread, wait_until_set
@@ -36,8 +35,6 @@ from service.workers.slices import SERVICE_LABEL, Picture, PortChoice, read_work
 _LOG = logging.getLogger("sluice.workers")
 
 _PAGE_LIMIT = 500
-_LONGEST_LINE_BYTES = 4 << 20
-"""A slice of 100 endpoints is some 60 KB; an object of etcd is at most 1.5 MB."""
 _GONE = httpx.codes.GONE
 
 
@@ -60,14 +57,6 @@ class KubernetesConfig:
     def __post_init__(self) -> None:
         if not 0 < self.relist_s <= 30:
             raise ValueError(f"relist_s is {self.relist_s}: must be above 0 and at most 30")
-
-
-class ApiError(Exception):
-    """The API server did not give what was asked. ``code`` is its status, if it said one."""
-
-    def __init__(self, message: str, code: int | None = None) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class KubernetesDiscovery:
@@ -139,9 +128,9 @@ class KubernetesDiscovery:
         picture, version, more = Picture(), "", ""
         while True:
             page = await self._fetch_page(client, more)
-            for item in page["items"] or ():
+            for item in page.items:
                 picture.put(item)
-            version, more = page["metadata"]["resourceVersion"], page["metadata"].get("continue") or ""
+            version, more = page.version, page.more
             if not more:
                 break
         if self._followed:
@@ -149,22 +138,15 @@ class KubernetesDiscovery:
         self._picture, self._version, self._followed = picture, version, True
         self._publish(publish, listed=True)
 
-    async def _fetch_page(self, client: httpx.AsyncClient, more: str) -> Any:  # noqa: ANN401 - JSON
+    async def _fetch_page(self, client: httpx.AsyncClient, more: str) -> Page:
         parameters = {"labelSelector": self._selector, "limit": str(_PAGE_LIMIT)}
         if more:
             parameters["continue"] = more
         async with asyncio.timeout(self._config.request_timeout_s):
             answer = await client.get(self._path, params=parameters)
         if answer.status_code != httpx.codes.OK:
-            raise self._explain(answer.status_code, answer.content)
-        try:
-            page = answer.json()
-            version, items = page["metadata"]["resourceVersion"], page["items"]
-        except (ValueError, KeyError, TypeError):
-            version = items = 0
-        if not isinstance(version, str) or not isinstance(items, list | None):
-            raise ApiError(f"{self._config.access.api_server} answered a list with something else")
-        return page
+            raise explain_refusal(self._config.access, answer.status_code, answer.content)
+        return read_page(answer.content)
 
     @property
     def _selector(self) -> str:
@@ -220,8 +202,8 @@ class KubernetesDiscovery:
                 client.stream("GET", self._path, params=parameters, timeout=timeout) as answer,
             ):
                 if answer.status_code != httpx.codes.OK:
-                    raise self._explain(answer.status_code, await answer.aread())
-                async for line in _read_lines(answer):
+                    raise explain_refusal(self._config.access, answer.status_code, await answer.aread())
+                async for line in read_lines(answer):
                     self._take(line, publish)
         except TimeoutError:
             self._failures_in_row = 0
@@ -231,63 +213,14 @@ class KubernetesDiscovery:
         self._failures_in_row = 0
 
     def _take(self, line: bytes, publish: Publish) -> None:
-        try:
-            event = json.loads(line)
-            kind, item = event["type"], event["object"]
-            version = item["metadata"].get("resourceVersion") if kind != "ERROR" else None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ApiError("the watch sent something that is no event") from error
-        match kind:
-            case "ADDED" | "MODIFIED":
-                self._picture.put(item)
-            case "DELETED":
-                self._picture.drop(item)
-            case "BOOKMARK":
-                pass
-            case _:
-                code = item.get("code") if isinstance(item, dict) else None
-                said = item.get("message") if isinstance(item, dict) else item
-                raise ApiError(f"the watch ended with {kind}: {said}", code if isinstance(code, int) else None)
-        if isinstance(version, str) and version:
-            self._version = version
+        event = read_event(line)
+        self._version = event.version or self._version
         self._heard, self._failures_in_row = True, 0
-        if kind == "BOOKMARK":
+        if event.kind == "BOOKMARK":
             self._status = replace(self._status, confirmed_at=self._now())
+            return
+        if event.kind == "DELETED":
+            self._picture.drop(event.item)
         else:
-            self._publish(publish)
-
-    def _explain(self, status: int, body: bytes) -> ApiError:
-        """What a refusal means, and what to do about it."""
-        access = self._config.access
-        match status:
-            case httpx.codes.UNAUTHORIZED:
-                cure = f"its token is not accepted: see {access.token_file or 'pool.kubernetes.token_file'}"
-            case httpx.codes.FORBIDDEN:
-                cure = (
-                    f"grant the gateway's service account get, list and watch on endpointslices (discovery.k8s.io)"
-                    f" in namespace {access.namespace!r}"
-                )
-            case httpx.codes.NOT_FOUND:
-                cure = "it does not know discovery.k8s.io/v1: is pool.kubernetes.api_server a Kubernetes API server?"
-            case _:
-                cure = _read_message(body)
-        return ApiError(f"{access.api_server} answered {status}: {cure}", status)
-
-
-async def _read_lines(answer: httpx.Response) -> AsyncIterator[bytes]:
-    """Lines as bytes: text would be split at characters that stand inside of strings too."""
-    rest = b""
-    async for piece in answer.aiter_raw():
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            if line.strip():
-                yield line
-        if len(rest) > _LONGEST_LINE_BYTES:
-            raise ApiError(f"the watch sent a line of more than {_LONGEST_LINE_BYTES} bytes")
-
-
-def _read_message(body: bytes) -> str:
-    try:
-        return str(json.loads(body)["message"])[:300]
-    except (ValueError, KeyError, TypeError):
-        return "no reason was given"
+            self._picture.put(event.item)
+        self._publish(publish)

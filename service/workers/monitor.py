@@ -163,7 +163,7 @@ class Monitor:
 
     def _note_leaving(self, watch: Watch, leaving: bool) -> None:
         if leaving is not watch.address.leaving:
-            watch.address = watch.address.as_leaving(leaving)
+            watch.set_leaving(leaving)
             _LOG.info("worker %s is %s", watch.worker_id, "about to end" if leaving else "to stay after all")
             self._roster.set_leaving(watch.worker_id, leaving)
 

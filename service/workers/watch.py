@@ -20,6 +20,7 @@ from service.workers.evidence import (
     observe_deviations,
     observe_ejection,
     observe_health,
+    observe_leaving,
     observe_load,
     observe_models,
     observe_scrape_failure,
@@ -108,6 +109,11 @@ class Watch:
         """Somebody had trouble with it: ask everything at once."""
         self._suspected = True
         self._wake.set()
+
+    def set_leaving(self, leaving: bool) -> None:
+        """The platform is about to end it, or is not after all."""
+        self.address = self.address.as_leaving(leaving)
+        self._learn(observe_leaving(self.evidence, leaving), self._now())
 
     def close(self) -> None:
         """From now on tell nothing, whatever calls still bring."""

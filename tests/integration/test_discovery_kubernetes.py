@@ -231,7 +231,18 @@ async def test_an_api_server_that_takes_requests_and_answers_none_is_given_up_on
             await until(lambda: discovery.status().failures >= 2)
 
 
-@pytest.mark.parametrize("answer", [b"[]", b"{}", b"<html>", b'{"metadata": {"resourceVersion": 3}, "items": []}'])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"[]",
+        b"{}",
+        b"<html>",
+        b'{"metadata": {"resourceVersion": 3}, "items": []}',
+        b'{"metadata": {"resourceVersion": "3", "continue": 4}, "items": []}',
+        b'{"metadata": {"resourceVersion": "3"}, "items": "some"}',
+        b'{"metadata": "odd", "items": null}',
+    ],
+)
 async def test_a_list_that_is_none_is_not_believed(answer: bytes) -> None:
     async with FakeCluster() as cluster:
         cluster.list_answer = answer

@@ -1,5 +1,6 @@
 """D18 end to end: a real gateway process follows a cluster's pods, and serves on while the API server is away."""
 
+import re
 import time
 from typing import Any
 
@@ -45,7 +46,7 @@ def test_d18_pods_come_and_go(tmp_path):
     ):
         cluster = thread.cluster
         thread.do(cluster.add, "w-0", "uid-0", one.port)
-        api = {"api_server": cluster.url, "token_file": str(token), "relist_s": 1.0}
+        api = {"api_server": cluster.url, "token_file": str(token), "relist_s": 1.0, "deletion_cost": True}
         pool = {"discovery": "kubernetes", "service": "workers", "namespace": "inference", "kubernetes": api}
         with run_gateway(tmp_path, [], pool=pool) as gateway:
             first = await_workers(gateway, **{"uid-0": "good"})["uid-0"]
@@ -76,3 +77,7 @@ def test_d18_pods_come_and_go(tmp_path):
             third = await_workers(gateway, **{"uid-9": "good"})["uid-9"]
             assert ask(gateway) == third["opaque"] != second["opaque"]
             assert gateway.admin("GET", "/admin/v1/state").json()["discovery"]["last_error"] is None
+            figures = httpx.get(f"{gateway.admin_url}/metrics", trust_env=False).text
+            assert re.search(r"^sluice_discovery_failures_total [1-9]", figures, re.MULTILINE)
+            assert re.search(r"^sluice_discovery_missed_total 1", figures, re.MULTILINE)
+            assert re.search(r"^sluice_discovery_age_seconds [0-9.e-]+$", figures, re.MULTILINE)

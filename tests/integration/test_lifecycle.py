@@ -77,6 +77,23 @@ async def test_streams_finish_and_new_requests_are_served_while_leaving(tmp_path
             await asyncio.open_connection("127.0.0.1", gateway.port)
 
 
+async def test_who_keeps_a_connection_is_sent_elsewhere_before_it_is_closed_under_his_hands(tmp_path):
+    limits = {"requests_per_worker": 64, "drain_delay_s": 20.0, "grace_s": 30.0}
+    with run_worker(tmp_path, "instant") as worker, run_gateway(tmp_path, [worker], limits=limits) as gateway:
+        async with httpx.AsyncClient(trust_env=False, base_url=gateway.url, headers=HEADERS) as client:
+            body = request_body(2, stream=False)
+            answers = [await client.post("/v1/chat/completions", json=body), await client.get("/v1/models")]
+            assert ["close" in answer.headers.get("connection", "") for answer in answers] == [False, False]
+            gateway.admin("POST", "/admin/v1/drain")
+            answers = [await client.post("/v1/chat/completions", json=body) for _ in range(3)]
+            answers += [await client.get("/v1/models"), await client.get("/readyz")]
+            assert [answer.status_code for answer in answers] == [200, 200, 200, 200, 503]
+            assert all(answer.headers["connection"] == "close" for answer in answers)
+            assert gateway.admin("GET", "/admin/v1/drain").json()["connections"] == 0
+        gateway.signal(signal.SIGTERM)
+        gateway.signal(signal.SIGTERM)
+
+
 async def test_what_outlives_the_grace_gets_an_error_event(tmp_path):
     limits = {"requests_per_worker": 64, "drain_delay_s": 0.0, "grace_s": 0.7}
     with run_worker(tmp_path) as worker, run_gateway(tmp_path, [worker], limits=limits) as gateway:

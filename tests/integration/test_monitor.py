@@ -229,6 +229,31 @@ async def test_d17_a_worker_that_is_about_to_end_is_said_to_be_and_stays_until_i
         await until(lambda: house.listed == {id_of(two)})
 
 
+async def test_d17_a_worker_about_to_end_may_shut_its_door_and_finish_what_it_has() -> None:
+    async with FakeWorker() as one, watching(one) as house:
+        worker_id = id_of(one)
+        await until(lambda: house.usable == {worker_id})
+        house.discovery.replace([address_of(one).as_leaving(True)])
+        await until(lambda: house.leaving == {worker_id: True})
+        house.flying[worker_id] = 2
+        house.flowing.add(worker_id)
+        await one.stop()
+        await until(lambda: house.reason(worker_id) is Reason.FINISHING)
+        await holds(lambda: house.usable == {worker_id}, 2 * STALL_S, "not being taken its streams")
+        house.flowing.clear()  # nothing comes any more
+        assert await until(lambda: house.usable == set()) <= STALL_S + 1.0
+
+
+async def test_d17_a_worker_that_dies_unannounced_loses_its_streams_at_once() -> None:
+    async with FakeWorker() as one, watching(one) as house:
+        await until(lambda: house.usable == {id_of(one)})
+        house.flying[id_of(one)] = 2
+        house.flowing.add(id_of(one))
+        await one.stop()
+        await until(lambda: house.usable == set())
+        assert house.reason(id_of(one)) is Reason.REFUSED
+
+
 async def test_d17_a_worker_that_is_met_while_it_is_about_to_end_gets_no_work() -> None:
     async with FakeWorker() as one, watching() as house:
         house.discovery.replace([address_of(one).as_leaving(True)])

@@ -137,8 +137,9 @@ def test_preflight_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_run_becomes_the_worker(became: list[Became], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEPT", "yes")
-    run("run", "--profile", "m3.1-flash", "--engine-python", "/opt/bin/python")
+    run("run", "--profile", "m3.1-flash", "--engine-python", "/opt/bin/python", "--shutdown-grace-s", "120")
     ((program, argv, environment),) = became
+    assert argv[argv.index("--shutdown-timeout") + 1] == "120"
     assert program == argv[0] == "/opt/bin/vllm"
     assert environment["KEPT"] == "yes"
     assert environment["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] == "120"

@@ -7,8 +7,10 @@ import yaml
 
 from service.settings.build import build_deviation_finder, build_plan, load_settings, profile_permits
 from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes
-from service.settings.schema import Settings
+from service.settings.schema import KubernetesSettings, PoolSettings, Settings
+from service.settings.source import build_deletion_cost
 from service.workers.cluster import ACCOUNT_DIR, ClusterAccess
+from service.workers.deletion_cost import DeletionCostConfig
 from service.workers.discovery import DnsConfig
 from service.workers.kubernetes import KubernetesConfig
 from service.workers.slices import PortChoice
@@ -99,6 +101,10 @@ def test_kubernetes_from_outside_sends_no_token_that_is_not_named(monkeypatch, t
     source = build_source_of({**pool, "kubernetes": api}, monkeypatch, None)
     assert source.access == ClusterAccess("https://api:6443", "n")
     assert (source.port, source.relist_s) == (PortChoice("http", None, "w.n.svc"), 5.0)
+    assert build_deletion_cost(PoolSettings(discovery="kubernetes"), source) is None
+    wanted = PoolSettings(discovery="kubernetes", kubernetes=KubernetesSettings(deletion_cost=True))
+    assert build_deletion_cost(wanted, source) == DeletionCostConfig(source.access)
+    assert build_deletion_cost(wanted, None) is None
     token = tmp_path / "token"
     token.write_text("t")
     source = build_source_of({**pool, "kubernetes": {**api, "token_file": str(token)}}, monkeypatch, None)
