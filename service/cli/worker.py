@@ -157,7 +157,6 @@ def run(
     kv_dtype: KvOption = None,
     context_tokens: ContextOption = None,
     running_requests: RunningOption = None,
-    shutdown_grace_s: GraceOption = None,
     speculation: SpeculationOption = None,
     schedule: ScheduleOption = None,
     shutdown_grace_s: GraceOption = None,
