@@ -35,6 +35,7 @@ from service.runtime.journal import JournalHeader
 from service.runtime.journey import Road
 from service.runtime.outbox import Outbox
 from service.runtime.ports import Observer
+from service.runtime.quota import Quotas
 from service.runtime.recording import open_journal
 from service.runtime.turnstile import Turnstile
 from service.settings.build import Plan
@@ -95,11 +96,14 @@ class House:
             self._pool, roster, clock.now, chance,
         )  # fmt: skip
         self._request_log = RequestLog(logs.requests)
-        accounts = Accounts([self._recorder, self._request_log, Suspicion(self.monitor.suspect), self._decisions])
+        self._quotas = quotas = Quotas(self._driver, clock)
+        accounts = Accounts(
+            [quotas, self._recorder, self._request_log, Suspicion(self.monitor.suspect), self._decisions]
+        )
         self._opaque = functools.lru_cache(maxsize=4096)(functools.partial(_name_for_clients, plan.corridor.salt))
         road = Road(self._driver, self._pool, accounts, clock, loop.call_later, plan.relay, self._opaque)
         self._directory = MemoryDirectory(plan.keys)
-        self._corridor = Corridor(road, self._directory, plan.corridor, plan.cors)
+        self._corridor = Corridor(road, self._directory, quotas, plan.corridor, plan.cors)
         self._corridor.note_alias = self._decisions.note_alias
         self._guard = Guard(build_rest(self._model_cards, lambda: self.desk.ready()), self._directory, plan.cors)
         edge = plan.edge
@@ -124,6 +128,7 @@ class House:
         self.exposition = Exposition(self._recorder, lag, self._snapshot, read_version())
         self.beats: tuple[Beat, ...] = (
             Beat(_SWEEP_REQUESTS_S, self._driver.sweep, loop.call_later, clock.now, lag.observe),
+            Beat(_SWEEP_REQUESTS_S, quotas.beat, loop.call_later, clock.now),
             Beat(_SWEEP_CONNECTIONS_S, self._doors.sweep, loop.call_later, clock.now),
             Beat(_SWEEP_CONNECTIONS_S, self._pool.sweep, loop.call_later, clock.now),
         )

@@ -12,10 +12,13 @@ from service.domain.outcome import Outcome
 from service.domain.request import Request
 from service.domain.tenant import Tenant
 from service.domain.units import RequestId, WorkerId
+from service.flow.quota import Shortfall
 from service.gateway.auth import Known, read_key
 from service.gateway.cors import CorsPolicy
 from service.gateway.exchange import Exchange
-from service.gateway.headers import is_sane_id, read_deadline_s, render_outbound
+from service.gateway.headers import is_sane_id, render_outbound
+from service.gateway.hints import DEADLINE, NO_HINTS, SESSION, read_hints
+from service.gateway.limits import refuse_short
 from service.gateway.members import PeekError
 from service.gateway.peek import Peeked, peek
 from service.gateway.prefix import LEAST_BYTES, find_marks
@@ -23,14 +26,15 @@ from service.gateway.promises import CorridorConfig
 from service.gateway.refusal import Failing, Refused, check_body
 from service.gateway.responses import OPENAI, SUSPENDED, telling_of
 from service.gateway.routes import RESPONSE_PREFIX, ROUTES, STORED, Route
-from service.gateway.stored import StoredResponses, read_response_path
+from service.gateway.service_tier import choose_tier
+from service.gateway.stored import StoredResponses, read_response_path, start_stored
 from service.runtime.account import Settlement
 from service.runtime.advice import compute_retry_after_s
-from service.runtime.bypass import Bypass
 from service.runtime.guard import guard
 from service.runtime.journey import Journey, Outbound, Road
 from service.runtime.limits import RelayConfig
 from service.runtime.ports import TenantDirectory
+from service.runtime.quota import Quotas
 
 _log = logging.getLogger("sluice.corridor")
 
@@ -38,9 +42,12 @@ _log = logging.getLogger("sluice.corridor")
 class Corridor:
     """Serves inference routes. Called by the listener; nothing here awaits."""
 
-    def __init__(self, road: Road, directory: TenantDirectory, config: CorridorConfig, cors: CorsPolicy) -> None:
+    def __init__(
+        self, road: Road, directory: TenantDirectory, quotas: Quotas, config: CorridorConfig, cors: CorsPolicy
+    ) -> None:
         self._road = road
         self._directory = directory
+        self._quotas = quotas
         self._cors = cors
         self._stored = StoredResponses()
         self._now = road.clock.now
@@ -157,35 +164,34 @@ class Corridor:
             settlement.stream = True
         pinned_to = self._check(peeked, route, tenant)
         tier = self.config.tiers[tenant.tier]
-        budget_s = tier.queue_ttl_s or self.config.queue_ttl_s
-        limit_at: float | None = None
-        hinted = False
-        session: str | None = None
-        if b"x-sluice-deadline-ms" in named:
-            deadline_s = read_deadline_s(named[b"x-sluice-deadline-ms"])
-            if deadline_s is None:
-                message = "The header 'x-sluice-deadline-ms' must be a whole number of milliseconds."
-                raise Refused(Outcome.MALFORMED, message, "x-sluice-deadline-ms")
-            limit_at = settlement.arrived_at + deadline_s
-            hinted, budget_s = deadline_s < budget_s, min(budget_s, deadline_s)
-        if b"x-sluice-session" in named:
-            digest = hashlib.blake2b(named[b"x-sluice-session"], key=tenant.tenant_id.encode()[:64], digest_size=16)
-            session = digest.hexdigest()
+        if peeked.service_tier is not None:
+            tier = choose_tier(tier, peeked.service_tier, self.config.tiers)
+            settlement.tier = tier.name
+        hints, budget_s = NO_HINTS, tier.queue_ttl_s or self.config.queue_ttl_s
+        if DEADLINE in named or SESSION in named:
+            hints, budget_s = read_hints(named, tenant.tenant_id, settlement.arrived_at, budget_s)
         request = Request(
             settlement.request_id,
             tenant.tenant_id,
-            tenant.tier,
+            tier.name,
             tier.rank,
             settlement.prompt_bytes,
             peeked.max_output_tokens,
             peeked.stream,
             settlement.arrived_at,
             settlement.arrived_at + budget_s,
-            session,
+            hints.session,
             pinned_to,
             find_marks(peeked.fields, crc32(tenant.tenant_id.encode())) if len(body) >= LEAST_BYTES else (),
-            hinted=hinted,
+            hinted=hints.hinted,
         )
+        contract = tenant.contract
+        if contract is not None and contract.limited:
+            passage = self._quotas.admit(tenant, contract, request, settlement, route.metered)
+            if isinstance(passage, Shortfall):
+                raise refuse_short(passage, contract, settlement.arrived_at, self._quotas.month_ends_in_s())
+            if settlement.excess:
+                request = replace(request, excess=True)
         exchange.body = b""  # from here on it lives in the parts, as long as a worker may need it
         parts = peeked.parts
         size = len(parts[0]) if len(parts) == 1 else sum([len(part) for part in parts])
@@ -193,10 +199,10 @@ class Corridor:
         priority = tier.rank * config.priority_step
         lines = render_outbound(named, exchange.headers, request.request_id, size, priority, config.worker_key)
         out = Outbound(route.target, lines, parts, peeked.strip_usage)
-        head = self._head(named, settlement, tenant.tier)
+        head = self._head(named, settlement, tier.name)
         exchange.listener = journey = Journey(self._road, request, out, exchange, route.dialect, head, settlement)
-        if limit_at is not None:
-            journey.first_token_limit_at = limit_at
+        if hints.limit_at is not None:
+            journey.first_token_limit_at = hints.limit_at
         if response_id and peeked.store:
             journey.on_answered = functools.partial(self._stored.remember, response_id, tenant.tenant_id)
         journey.start()
@@ -209,20 +215,8 @@ class Corridor:
         worker_id = None if found is None else self._stored.worker_of(found[0], tenant)
         if found is None or worker_id is None:
             raise Refused(Outcome.UNKNOWN_RESPONSE)
-        query = b"?" + exchange.query if exchange.query else b""
-        target = b"%b /v1/responses/%b%b%b" % (exchange.method, found[0].encode(), found[1], query)
-        settlement.stream = b"stream=true" in exchange.query
-        request = Request(
-            settlement.request_id, tenant.tenant_id, tenant.tier, 0, 0, None, settlement.stream,
-            settlement.arrived_at, settlement.arrived_at, None, worker_id,
-        )  # fmt: skip
-        past = replace(self._road, driver=Bypass(worker_id, self._road.driver))
-        named, size = exchange.named, len(exchange.body)
-        lines = render_outbound(named, exchange.headers, request.request_id, size, 0, self.config.worker_key)
-        out = Outbound(target, lines, (bytes(exchange.body),))
-        head = self._head(named, settlement, tenant.tier)
-        exchange.listener = journey = Journey(past, request, out, exchange, STORED.dialect, head, settlement)
-        journey.start()
+        head = self._head(exchange.named, settlement, tenant.tier)
+        start_stored(self._road, exchange, settlement, tenant, found, worker_id, head, self.config.worker_key)
 
     def _authenticate(self, exchange: Exchange, settlement: Settlement) -> Tenant:
         named, known, generation = exchange.named, exchange.known, self._directory.generation
@@ -262,7 +256,9 @@ class Corridor:
     def _refuse(self, exchange: Exchange, settlement: Settlement, refused: Refused) -> None:
         outcome = refused.outcome
         if not exchange.gone and not exchange.response_started:
-            retry_after_s = compute_retry_after_s(settlement.arrived_at) if outcome.retryable else None
+            retry_after_s = refused.retry_after_s
+            if retry_after_s is None and outcome.retryable:
+                retry_after_s = compute_retry_after_s(settlement.arrived_at)
             dialect = exchange.route.dialect if exchange.route is not None else OPENAI
             status, lines, body = dialect.build_refusal(outcome, retry_after_s, refused.detail, refused.param)
             settlement.status = telling_of(outcome).status
@@ -284,6 +280,10 @@ class Corridor:
             lines = b"x-request-id: %b\r\n" % theirs
         else:
             lines = b"x-request-id: %b\r\nx-sluice-tier: %b\r\n" % (theirs, tier.encode())
+            if settlement.excess:
+                lines += b"x-sluice-excess: true\r\n"
+        if settlement.limits:
+            lines += settlement.limits
         if b"origin" in named:
             lines += self._cors.headers_for(named[b"origin"])
         return lines

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from service.domain.outcome import Outcome
 from service.domain.units import RequestId, TenantId, TierName, WorkerId
+from service.flow.quota import Reservation
 from service.runtime.guard import tell
 
 
@@ -14,7 +15,9 @@ class Settlement:
     Filled in on the way and settled once. Moments are monotonic seconds, ``None`` for what did not happen. Token
     counts come from the worker's usage; ``output_estimated`` marks a count of stream events instead, which stands in
     for streams that were cut before their usage came (with speculation an event may carry several tokens, so it is a
-    lower bound). ``client_request_id`` is the client's own id, the one it was shown. ``kind`` is the route's name.
+    lower bound). ``reservation`` is what it was charged when it was let in, ``excess`` whether it runs above its
+    contract, ``limits`` the header lines that tell its tenant what is left. ``client_request_id`` is the client's own
+    id, the one it was shown. ``kind`` is the route's name.
     Defaults live in the class: most requests set few of them.
     """
 
@@ -36,6 +39,9 @@ class Settlement:
     output_tokens: int | None = None
     output_estimated: bool = False
     client_request_id: str | None = None
+    reservation: Reservation | None = None
+    excess: bool = False
+    limits: bytes = b""
 
     def __init__(self, request_id: RequestId, kind: str, arrived_at: float) -> None:
         self.request_id = request_id

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from service.domain.contract import Allowance, Contract, Excess
 from service.domain.tenant import Tenant
 from service.domain.tier import Tier
 from service.domain.units import TenantId, TierName
@@ -91,6 +92,11 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
     )
 
 
+def _build_allowances(settings: Settings) -> dict[TenantId, Allowance]:
+    contracts = ((tenant.id, _build_contract(tenant)) for tenant in settings.tenants)
+    return {TenantId(name): sold.work for name, sold in contracts if sold is not None and sold.work is not None}
+
+
 def _build_tiers(settings: Settings) -> dict[TierName, Tier]:
     return {TierName(name): _build_tier(name, tier) for name, tier in settings.tiers.items()}
 
@@ -121,6 +127,7 @@ def _build_flow(settings: Settings) -> FlowConfig:
         or FlowConfig().requests_per_worker,
         requests_per_new_worker=limits.requests_per_new_worker,
         tiers=_build_tiers(settings),
+        contracts=_build_allowances(settings),
         queued_requests_max=limits.queued_requests_max,
         queued_tokens_max=limits.queued_tokens_max,
         retry_after_max_s=limits.retry_after_max_s,
@@ -170,4 +177,18 @@ def _build_tier(name: str, tier: TierSettings) -> Tier:
 
 
 def _build_tenant(tenant: TenantSettings) -> Tenant:
-    return Tenant(TenantId(tenant.id), TierName(tenant.tier), tenant.suspended, frozenset(tenant.models))
+    contract = _build_contract(tenant)
+    return Tenant(TenantId(tenant.id), TierName(tenant.tier), tenant.suspended, frozenset(tenant.models), contract)
+
+
+def _build_contract(tenant: TenantSettings) -> Contract | None:
+    written = tenant.contract
+    if written is None:
+        return None
+    work = None
+    if written.worker_seconds_rate is not None and written.worker_seconds_burst is not None:
+        work = Allowance(written.worker_seconds_rate, written.worker_seconds_burst)
+    return Contract(
+        written.requests_per_minute, written.tokens_per_minute, written.concurrency, written.tokens_per_month, work,
+        Excess(tenant.excess), tenant.credits, written.stream_continuation,
+    )  # fmt: skip

@@ -110,6 +110,24 @@ class KeySettings(Part):
     prefix: Annotated[str, Field(pattern=r"^sk-sluice-[A-Za-z0-9_-]{4}$")]
 
 
+class ContractSettings(Part):
+    """What a tenant bought beside its tier: limits, and guaranteed capacity in worker-seconds per second."""
+
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    concurrency: Count | None = None
+    tokens_per_month: Annotated[int, Field(ge=1, le=10**15)] | None = None
+    worker_seconds_rate: Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)] | None = None
+    worker_seconds_burst: Annotated[float, Field(gt=0, le=10_000_000, allow_inf_nan=False)] | None = None
+    stream_continuation: bool = True
+
+    @model_validator(mode="after")
+    def _rate_and_burst(self) -> Self:
+        if (self.worker_seconds_rate is None) != (self.worker_seconds_burst is None):
+            raise ValueError("worker_seconds_rate and worker_seconds_burst go together: one is set without the other")
+        return self
+
+
 class TenantSettings(Part):
     """Who pays. ``models`` empty means every model of the pool."""
 
@@ -118,6 +136,9 @@ class TenantSettings(Part):
     keys: list[KeySettings] = Field(default_factory=list)
     suspended: bool = False
     models: list[Name] = Field(default_factory=list)
+    contract: ContractSettings | None = None
+    excess: Literal["run", "refuse"] = "refuse"
+    credits: Name | None = None
 
 
 class RetrySettings(Part):
@@ -199,9 +220,6 @@ class Settings(Part):
 
 
 NOT_YET = {
-    "contract": "quotas and contracts are not enforced by this version",
-    "excess": "traffic above contract is not told apart by this version",
-    "credits": "SLA credits are not computed by this version",
     "ledger": "no SLA ledger is written by this version",
     "trusted_proxies": "forwarded addresses are not read by this version",
 }

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from service.domain.event import WorkerHealthChanged, WorkerJoined
@@ -24,6 +24,7 @@ from service.runtime.driver import Driver
 from service.runtime.journey import Road
 from service.runtime.limits import RelayConfig
 from service.runtime.outbox import Outbox
+from service.runtime.quota import Quotas
 from service.runtime.turnstile import Turnstile
 from service.workers.addresses import WorkerAddress
 from service.workers.pool import PoolConfig, WorkerPool
@@ -65,6 +66,7 @@ class TestGateway:
     pool: WorkerPool
     ledger: Ledger
     corridor: Corridor
+    quotas: Quotas
     connections: set[EdgeProtocol]
 
     @property
@@ -105,6 +107,8 @@ async def running_gateway(
     cors: CorsPolicy | None = None,
     sweep_s: float = 0.02,
     ready: Callable[[], str | None] = lambda: None,
+    tenants: Sequence[tuple[str, Tenant]] = (),
+    tiers: Mapping[TierName, Tier] = TIERS,
 ) -> AsyncIterator[TestGateway]:
     """Serve on a free loopback port until the block ends; sweeps run every ``sweep_s``."""
     loop = asyncio.get_running_loop()
@@ -117,16 +121,18 @@ async def running_gateway(
     def opaque(worker_id: WorkerId) -> bytes:
         return b"w-" + hash_key(worker_id.encode()).hex()[:8].encode()
 
-    road = Road(driver, worker_pool, Accounts([ledger]), clock, loop.call_later, relay or RelayConfig(), opaque)
+    quotas = Quotas(driver, clock)
+    road = Road(driver, worker_pool, Accounts([quotas, ledger]), clock, loop.call_later, relay or RelayConfig(), opaque)
     directory = MemoryDirectory(
         [
             (hash_key(KEY.encode()), Tenant(TenantId("acme"), TierName("priority"))),
             (hash_key(OTHER_KEY.encode()), Tenant(TenantId("umbra"), TierName("default"))),
             (hash_key(SUSPENDED_KEY.encode()), Tenant(TenantId("gone"), TierName("default"), suspended=True)),
+            *[(hash_key(key.encode()), tenant) for key, tenant in tenants],
         ]
     )
     policy = cors or CorsPolicy()
-    corridor = Corridor(road, directory, CorridorConfig(MODEL, TIERS, salt=b"test"), policy)
+    corridor = Corridor(road, directory, quotas, CorridorConfig(MODEL, tiers, salt=b"test"), policy)
     rest = build_rest(lambda: [{"id": MODEL, "object": "model"}], ready)
     factory, state = build_protocol_factory(
         Guard(rest, directory, policy), edge or EdgeConfig(), corridor, loop, None, outbox, turnstile
@@ -138,6 +144,7 @@ async def running_gateway(
         worker_pool,
         ledger,
         corridor,
+        quotas,
         state.connections,  # type: ignore[arg-type]
     )
     for port in worker_ports:
@@ -147,6 +154,7 @@ async def running_gateway(
         while True:
             await sleep(sweep_s)
             driver.sweep()
+            quotas.beat()
             worker_pool.sweep()
             for connection in list(gateway.connections):
                 connection.on_sweep(clock.now())
