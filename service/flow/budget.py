@@ -14,6 +14,7 @@ Three ways to know it, in this order:
 
 from math import ceil
 
+from service.flow.lease import Amounts, Ask, Share
 from service.flow.window import SlidingWindow, is_past, slot_of
 
 
@@ -44,8 +45,10 @@ class Budget:
         known = 0 if self._known is None else self._known.advance(now)
         return ceil((self.limit - known) / replicas) - self._spent_here(now)
 
-    def is_spent(self, need: int, now: float) -> bool:
-        """Whether what is known for certain leaves less than ``need`` of the limit for the whole fleet."""
+    def is_spent(self, need: int, leased: bool, now: float) -> bool:
+        """Whether nobody in the fleet could find ``need``, by the store's last word or by what is known to be spent."""
+        if leased and self.exhausted:
+            return True
         known = 0 if self._known is None else self._known.advance(now)
         return self.limit - known - self._spent_here(now) < need
 
@@ -83,7 +86,7 @@ class Budget:
 
     # ---------------------------------------------------------------- the lease
 
-    def report(self, now: float) -> list[tuple[int, int]]:
+    def report(self, now: float) -> Amounts:
         """What was spent here that the store has not heard of, as (slots ago, amount); the same again until it has."""
         if self._said is None:
             self._own.advance(now)
@@ -92,32 +95,32 @@ class Budget:
         self._said.advance(now)
         return [(present - slot, amount) for slot, amount in self._said.entries() if amount]
 
-    def recall(self, now: float) -> list[tuple[int, int]]:
+    def recall(self, now: float) -> Amounts:
         """What the fleet was known to have spent, for a store that has lost it, as (slots ago, amount)."""
         if self._known is None:
             return []
         self._known.advance(now)
         return [(slot_of(now) - slot, amount) for slot, amount in self._known.entries()]
 
-    def want(self, need: int, replicas: int) -> int:
-        """How large a lease to ask for: what is needed at once, and as much as was spent since the last one, doubled,
-        but no more of it than a quarter of an equal share. Starts to count anew."""
-        ahead = min(2 * self._spent, self.limit // (4 * replicas) + 1)
+    def ask(self, needed: int, replicas: int, recall: bool, now: float) -> Ask:
+        """Report, and ask for a lease: what is ``needed`` at once, and ahead of time as much again or twice what was
+        spent since the last one, but no more of it than a quarter of an equal share."""
+        ahead = min(max(2 * self._spent, needed), self.limit // (4 * replicas) + 1)
         self._spent = 0
-        wanted = min(need + ahead, self.limit)
-        self.held = min(self.held, wanted)  # what is given back must not be spent meanwhile
-        return wanted
+        want = min(needed + ahead, self.limit)
+        self.held = min(self.held, want)  # what is given back must not be spent meanwhile
+        return Ask(self.limit, want, needed, self.report(now), self.recall(now) if recall else [])
 
-    def accept(self, held: int, spare: int, spent: list[tuple[int, int]], needed: int, now: float) -> None:
-        """The store's word: the lease, what it has left beside, and what the fleet has spent, oldest first."""
+    def accept(self, share: Share, needed: int, now: float) -> None:
+        """The store's word, given what was needed when it was asked."""
         self._said = None
-        self.held = held - self._own.advance(now)
-        self.spare = spare
-        self.exhausted = held < needed
+        self.held = share.held - self._own.advance(now)
+        self.spare = share.spare
+        self.exhausted = share.held < needed
         present = slot_of(now)
         if self._known is None:
             self._known = SlidingWindow()
-        self._known.replace([(present - ago, amount) for ago, amount in spent])
+        self._known.replace([(present - ago, amount) for ago, amount in share.spent])
 
     def _spent_here(self, now: float) -> int:
         said = 0 if self._said is None else self._said.advance(now)

@@ -20,6 +20,7 @@ from service.settings.checks import find_cross_faults
 from service.settings.fault import SettingsRefusedError
 from service.settings.load import parse_tree, read_file, validate_parts
 from service.settings.schema import LimitSettings, Part, Settings, TenantSettings, TierSettings
+from service.store.connect import RedisConfig
 from service.workers.addresses import WorkerAddress, parse_address
 from service.workers.discovery import DnsConfig
 from service.workers.health import HealthConfig
@@ -28,6 +29,7 @@ from service.workers.probe import ProbeConfig
 from service.workers.watch import MonitorConfig
 
 CACHE_SALT, ADMIN_TOKEN, CONFIG_FILE = "SLUICE_CACHE_SALT", "SLUICE_ADMIN_TOKEN", "SLUICE_CONFIG"
+REDIS_PASSWORD = "SLUICE_REDIS_PASSWORD"  # noqa: S105 - the name of a variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Plan:
     workers: tuple[WorkerAddress, ...]
     dns: DnsConfig | None
     keys: tuple[tuple[bytes, Tenant], ...]
+    redis: RedisConfig | None
 
 
 T = TypeVar("T")
@@ -89,12 +92,20 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
             for tenant in settings.tenants
             for key in tenant.keys
         ),
+        redis=build_redis(settings, environment),
     )
 
 
 def _build_allowances(settings: Settings) -> dict[TenantId, Allowance]:
     contracts = ((tenant.id, _build_contract(tenant)) for tenant in settings.tenants)
     return {TenantId(name): sold.work for name, sold in contracts if sold is not None and sold.work is not None}
+
+
+def build_redis(settings: Settings, environment: Mapping[str, str]) -> RedisConfig | None:
+    """Where gateways share their state; ``None`` if each keeps its own."""
+    if settings.state == "memory":
+        return None
+    return RedisConfig(settings.state, environment.get(REDIS_PASSWORD) or None, environment.get("SSL_CERT_FILE"))
 
 
 def _build_tiers(settings: Settings) -> dict[TierName, Tier]:

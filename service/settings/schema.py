@@ -3,6 +3,7 @@
 import re
 from itertools import pairwise
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -204,6 +205,17 @@ def _check_origin(origin: str) -> str:
     return origin
 
 
+def _check_state(state: str) -> str:
+    if state == "memory":
+        return state
+    parts = urlsplit(state)
+    if parts.scheme not in ("redis", "rediss") or not parts.hostname or re.fullmatch(r"/?\d*", parts.path) is None:
+        raise ValueError("must be memory, redis://HOST:PORT/DB or, with TLS, rediss://HOST:PORT/DB")
+    if parts.password is not None or parts.query:
+        raise ValueError("must not carry a password or options: the password belongs in SLUICE_REDIS_PASSWORD")
+    return state
+
+
 class Settings(Part):
     """The whole file."""
 
@@ -215,7 +227,7 @@ class Settings(Part):
     limits: LimitSettings = LimitSettings()
     health: HealthSettings = HealthSettings()
     cors_origins: list[Annotated[str, AfterValidator(_check_origin)]] = Field(default_factory=list)
-    state: Literal["memory"] = "memory"
+    state: Annotated[str, AfterValidator(_check_state)] = "memory"
     logs: LogSettings = LogSettings()
 
 

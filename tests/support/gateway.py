@@ -22,10 +22,13 @@ from service.runtime.account import Accounts, Settlement
 from service.runtime.clock import MonotonicClock, sleep
 from service.runtime.driver import Driver
 from service.runtime.journey import Road
+from service.runtime.leasing import Leasing
 from service.runtime.limits import RelayConfig
 from service.runtime.outbox import Outbox
 from service.runtime.quota import Quotas
 from service.runtime.turnstile import Turnstile
+from service.store.connect import RedisConfig
+from service.store.hub import Store
 from service.workers.addresses import WorkerAddress
 from service.workers.pool import PoolConfig, WorkerPool
 
@@ -67,6 +70,7 @@ class TestGateway:
     ledger: Ledger
     corridor: Corridor
     quotas: Quotas
+    leasing: Leasing | None
     connections: set[EdgeProtocol]
 
     @property
@@ -96,6 +100,10 @@ class TestGateway:
         return self.ledger.settlements
 
 
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
 @contextlib.asynccontextmanager
 async def running_gateway(
     worker_ports: Sequence[int] = (),
@@ -109,6 +117,7 @@ async def running_gateway(
     ready: Callable[[], str | None] = lambda: None,
     tenants: Sequence[tuple[str, Tenant]] = (),
     tiers: Mapping[TierName, Tier] = TIERS,
+    redis_url: str | None = None,
 ) -> AsyncIterator[TestGateway]:
     """Serve on a free loopback port until the block ends; sweeps run every ``sweep_s``."""
     loop = asyncio.get_running_loop()
@@ -121,7 +130,9 @@ async def running_gateway(
     def opaque(worker_id: WorkerId) -> bytes:
         return b"w-" + hash_key(worker_id.encode()).hex()[:8].encode()
 
-    quotas = Quotas(driver, clock)
+    store = None if redis_url is None else Store(RedisConfig(redis_url))
+    leasing = None if store is None else Leasing(store.leases, clock, lambda: quotas.month)
+    quotas = Quotas(driver, clock, loop.call_later, leasing)
     road = Road(driver, worker_pool, Accounts([quotas, ledger]), clock, loop.call_later, relay or RelayConfig(), opaque)
     directory = MemoryDirectory(
         [
@@ -145,6 +156,7 @@ async def running_gateway(
         ledger,
         corridor,
         quotas,
+        leasing,
         state.connections,  # type: ignore[arg-type]
     )
     for port in worker_ports:
@@ -160,12 +172,18 @@ async def running_gateway(
                 connection.on_sweep(clock.now())
 
     sweeping = asyncio.create_task(sweep())
+    lending = asyncio.create_task(forever() if leasing is None else leasing.run())
+    if leasing is not None:
+        await leasing.turn()
     try:
         yield gateway
     finally:
-        sweeping.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await sweeping
+        for task in (sweeping, lending):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        if store is not None:
+            await store.close()
         server.close()
         for connection in list(gateway.connections):
             connection.transport.abort()

@@ -49,7 +49,7 @@ tenants:
   - {id: x, tier: nope, trusted_proxies: []}
   - {id: x, tier: b, suspended: "no"}
 limits: {drain_delay_s: 700, queue_ttl_s: "8", retry: {attempt_max: 3}}
-state: redis://x
+state: redis://:secret@x
 """
     faults = find_faults(text)
     assert set(faults) == {
@@ -62,7 +62,8 @@ state: redis://x
     assert faults["tenants[0].tier"].line == 9
     assert faults["tenants[0].tier"].cure == "use a or b or c"
     assert "not read by this version" in faults["tenants[0].trusted_proxies"].message
-    assert "only 'memory' exists" in faults["state"].message
+    assert "SLUICE_REDIS_PASSWORD" in faults["state"].message
+    assert "secret" not in str(faults["state"])
     assert str(faults["modle"]) == "modle (line 2): is not known (did you mean 'model'?)"
 
 
