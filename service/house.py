@@ -40,6 +40,7 @@ from service.runtime.quota import Quotas
 from service.runtime.recording import open_journal
 from service.runtime.turnstile import Turnstile
 from service.settings.build import Plan
+from service.settings.capacity import build_capacity, prove_plan, tell_proof
 from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes, keep_started
 from service.settings.fault import SettingsRefusedError
 from service.settings.release import read_version
@@ -241,8 +242,21 @@ class House:
             plan, waiting, tls = await asyncio.to_thread(self._read_again)
         except SettingsRefusedError as refused:
             return [str(fault) for fault in refused.faults], []
+        if oversold := self.hold_against_capacity(plan):
+            return oversold, []
         self._apply(plan, tls)
         return [], waiting
+
+    def hold_against_capacity(self, plan: Plan) -> Sequence[str]:
+        """Whether what ``plan`` sells can be kept: why it is refused, or else a warning in the log and nothing."""
+        stats = self._driver.stats()
+        capacity = build_capacity(plan, stats.tokens_per_worker_minute, len(stats.workers))
+        told = tell_proof(prove_plan(plan, self._directory.stored_tenants(), capacity)) if plan.sells else []
+        if plan.settings.capacity.oversold == "refuse":
+            return [f"capacity: {fault} (sell less, or add workers)" for fault in told]
+        for fault in told:
+            _log.warning("contracts: %s", fault)
+        return []
 
     def _read_again(self) -> tuple[Plan, Sequence[str], ssl.SSLContext | None]:
         """Everything that takes time: 5,000 tenants are read in some 0.5 s."""

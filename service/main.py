@@ -19,6 +19,7 @@ from service.runtime.descriptors import raise_descriptor_limit
 from service.runtime.sockets import open_listener
 from service.settings.admin_token import obtain_token
 from service.settings.build import CACHE_SALT, Plan, load_plan
+from service.settings.fault import SettingsFault, SettingsRefusedError
 from service.settings.tls import Certificates, listening_options
 from service.telemetry.logs import run_logs
 
@@ -59,6 +60,8 @@ async def run_gateway(
     listen = plan.settings.listen
     certificates = None if listen.tls is None else Certificates(listen.tls.cert, listen.tls.key)
     house = House(plan, reread, descriptors, secrets.randbits(64))
+    if oversold := house.hold_against_capacity(plan):
+        raise SettingsRefusedError([SettingsFault("capacity", fault.removeprefix("capacity: ")) for fault in oversold])
     admin = AdminServer(AdminGuard(build_admin(house.desk, house.exposition.render), token), operators)
     admin.start()
     house.certificates = certificates

@@ -4,6 +4,7 @@ import typer
 
 from service.cli.bench import app as bench
 from service.cli.check import check
+from service.cli.contracts import app as contracts
 from service.cli.drain import drain
 from service.cli.emulate import emulate
 from service.cli.explain import explain
@@ -28,6 +29,7 @@ app.command()(serve)
 app.command()(check)
 app.add_typer(keys)
 app.add_typer(tenants)
+app.add_typer(contracts)
 app.add_typer(worker)
 app.add_typer(bench)
 app.command()(emulate)

@@ -131,8 +131,9 @@ class FlowController:
         state = self._state
         workers = tuple(build_worker_stats(worker, now) for worker in state.ledger.workers.values())
         return FlowStats(
-            state.room.size, state.room.tokens, len(state.ledger.running), state.draining, state.tpot_s, workers
-        )
+            state.room.size, state.room.tokens, len(state.ledger.running), state.draining, state.tpot_s, workers,
+            state.ledger.permits, state.capacity_found,
+        )  # fmt: skip
 
     def foresee(self, request: Request, level: float) -> Estimate:
         """What ``request`` will take at most, with so much certainty; asking changes nothing."""

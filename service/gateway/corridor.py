@@ -217,7 +217,8 @@ class Corridor:
         lines = render_outbound(named, exchange.headers, request.request_id, size, priority, config.worker_key)
         out = Outbound(route.target, lines, parts, peeked.strip_usage)
         head = self._lines.render(named, settlement, tier.name)
-        exchange.listener = journey = Journey(self._road, request, out, exchange, route.dialect, head, settlement)
+        dialect = route.dialect if peeked.service_tier is None else route.dialect.serving(tier.name)
+        exchange.listener = journey = Journey(self._road, request, out, exchange, dialect, head, settlement)
         if hints.limit_at is not None:
             journey.first_token_limit_at = hints.limit_at
         if response_id and peeked.store:

@@ -50,6 +50,11 @@ class Plan:
     tenants: tuple[Tenant, ...]
     redis: RedisConfig | None
 
+    @property
+    def sells(self) -> bool:
+        """Whether anybody has a contract: without one nothing was promised that could be held against capacity."""
+        return any(tenant.contract is not None for tenant in self.tenants)
+
 
 T = TypeVar("T")
 

@@ -143,6 +143,17 @@ class TenantSettings(Part):
     credits: Name | None = None
 
 
+class CapacitySettings(Part):
+    """What one worker does within the targets, and what becomes of a configuration that sells more than there is."""
+
+    workers: Count | None = None
+    tokens_per_minute: Annotated[float, Field(gt=0, le=10**12, allow_inf_nan=False)] | None = None
+    requests_per_minute: Annotated[float, Field(gt=0, le=10**9, allow_inf_nan=False)] | None = None
+    usable_ratio: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.75
+    spare_workers: Annotated[int, Field(ge=0, le=1000)] = 1
+    oversold: Literal["warn", "refuse"] = "warn"
+
+
 class RetrySettings(Part):
     """When a failed attempt goes to another worker."""
 
@@ -227,6 +238,7 @@ class Settings(Part):
     listen: ListenSettings = ListenSettings()
     limits: LimitSettings = LimitSettings()
     health: HealthSettings = HealthSettings()
+    capacity: CapacitySettings = CapacitySettings()
     cors_origins: list[Annotated[str, AfterValidator(_check_origin)]] = Field(default_factory=list)
     state: Annotated[str, AfterValidator(_check_state)] = "memory"
     logs: LogSettings = LogSettings()

@@ -21,6 +21,7 @@ from tests.support.written_worker import (
     chunk,
     delta,
     event,
+    reply,
     stream,
     stream_head,
 )
@@ -226,3 +227,43 @@ async def test_a_tier_that_nobody_knows():
         assert answer.status == 400
         assert answer.json()["error"]["param"] == "service_tier"
         assert "auto, default, flex, priority" in answer.json()["error"]["message"]
+
+
+async def echo(script, sent, path=CHAT):
+    async with (
+        ScriptedWorker(script) as worker,
+        running_gateway([worker.port], tenants=limited(), tiers=TIERS) as gateway,
+    ):
+        return await ask(gateway.port, sent, path)
+
+
+async def test_the_served_tier_is_named_in_a_whole_answer_and_nothing_else_is_touched():
+    text = rb'"content": "\"service_tier\":null"'
+    body_bytes = b'{"id": "c1", "choices": [{"message": {' + text + b'}}], "service_tier": null, "x": 1}'
+    told = await echo([reply(body_bytes)], body(service_tier="flex"))
+    assert told.body == body_bytes.replace(b'"service_tier": null', b'"service_tier": "flex"')
+    told = await echo([WHOLE], body(service_tier="priority"))
+    assert told.json()["service_tier"] == "default"
+    assert told.body == b'{"service_tier":"default",' + WHOLE.split(b"\r\n\r\n", 1)[1][1:]
+    assert "service_tier" not in (await echo([WHOLE], body())).json()
+
+
+async def test_the_served_tier_is_named_in_the_last_chunks_of_a_stream():
+    stop = {"id": "c1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    script = [*stream([*SAID, event(stop), event(USAGE), DONE])]
+    sent = body(True, service_tier="flex", stream_options={"include_usage": True})
+    told = await echo(script, sent)
+    events = told.events()
+    assert [one.get("service_tier") for one in events] == [None, None, None, "flex", "flex"]
+    assert told.body.replace(b'"service_tier":"flex",', b"") == b"".join([*SAID, event(stop), event(USAGE), DONE])
+
+
+async def test_the_served_tier_takes_the_place_of_the_workers_own_word():
+    made = event({"type": "response.completed", "response": {"id": "r", "service_tier": "auto", "usage": {}}})
+    told = await echo([*stream([made, DONE])], {"model": MODEL, "input": "x", "stream": True, "service_tier": "flex"},
+                      "/v1/responses")  # fmt: skip
+    assert told.events()[0]["response"]["service_tier"] == "flex"
+    whole = reply({"id": "m", "content": [], "usage": {"input_tokens": 1, "output_tokens": 1}})
+    told = await echo([whole], {**body(), "service_tier": "standard_only"}, "/v1/messages")
+    assert "service_tier" not in told.json()
+    assert dict(told.headers)["x-sluice-tier"] == "default"
