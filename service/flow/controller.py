@@ -4,6 +4,7 @@ from typing import assert_never
 
 from service.domain.command import Command, Enqueue, Grounds, Refuse, Revoke
 from service.domain.errors import InvariantError
+from service.domain.estimate import Estimate
 from service.domain.event import (
     AttemptFailed,
     DrainBegan,
@@ -22,6 +23,7 @@ from service.domain.event import (
 )
 from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
+from service.domain.request import Request
 from service.domain.units import RequestId, WorkerId
 from service.flow.admission import (
     assess,
@@ -31,6 +33,7 @@ from service.flow.admission import (
     find_refusal,
     foresee_wait_s,
     name_lateness,
+    note_congestion,
 )
 from service.flow.advice import compute_retry_after_s
 from service.flow.balance import Chance
@@ -46,12 +49,6 @@ from service.flow.state import FlowState
 from service.flow.stats import FlowStats, build_worker_stats
 from service.flow.waiting import Waiting
 from service.flow.worker import WorkerState
-
-_CONGESTED_S = 5.0
-"""For so long after a refusal or an expiry for want of capacity, tenants of that band are served by fair share. A
-guess: a few times as long as most promises of a first token; the simulator's fairness figures measure it."""
-
-_WANT_OF_CAPACITY = frozenset({Outcome.QUEUE_FULL, Outcome.DEADLINE_UNATTAINABLE, Outcome.EXPIRED, Outcome.SHED})
 
 
 class FlowController:
@@ -134,8 +131,13 @@ class FlowController:
         state = self._state
         workers = tuple(build_worker_stats(worker, now) for worker in state.ledger.workers.values())
         return FlowStats(
-            state.room.size, state.room.tokens, len(state.ledger.running), state.draining, state.tpot_s, workers
-        )
+            state.room.size, state.room.tokens, len(state.ledger.running), state.draining, state.tpot_s, workers,
+            state.ledger.permits, state.capacity_found,
+        )  # fmt: skip
+
+    def foresee(self, request: Request, level: float) -> Estimate:
+        """What ``request`` will take at most, with so much certainty; asking changes nothing."""
+        return self._state.estimator.foresee(request, level)
 
     # ---------------------------------------------------------------- requests
 
@@ -274,8 +276,8 @@ class FlowController:
             self._out += pump(self._state, hint, now)
 
     def _turn_away(self, entry: Waiting, outcome: Outcome, wait_s: float | None, now: float) -> None:
-        if (outcome := name_lateness(entry, outcome)) in _WANT_OF_CAPACITY:
-            self._state.room.band(entry.band).congested_until = now + _CONGESTED_S
+        outcome = name_lateness(entry, outcome)
+        note_congestion(self._state, entry, outcome, now)
         self._refuse(entry.request.request_id, outcome, wait_s, build_grounds(self._state, entry, wait_s))
 
     def _refuse(

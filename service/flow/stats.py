@@ -21,7 +21,8 @@ class WorkerStats:
 
 @dataclass(frozen=True, slots=True)
 class FlowStats:
-    """Immutable snapshot of the controller."""
+    """Immutable snapshot of the controller. ``permits`` of the usable workers; ``capacity_found``: that is what they
+    can carry, and not a beginning."""
 
     queued_requests: int
     queued_tokens: int
@@ -29,6 +30,16 @@ class FlowStats:
     draining: bool
     mean_tpot_s: float | None
     workers: tuple[WorkerStats, ...]
+    permits: int = 0
+    capacity_found: bool = False
+
+    @property
+    def tokens_per_worker_minute(self) -> float | None:
+        """Output tokens per minute that one usable worker carries within the targets; ``None`` before it was found."""
+        usable = [worker for worker in self.workers if worker.healthy and not worker.draining]
+        if not self.capacity_found or not usable or not self.mean_tpot_s:
+            return None
+        return 60.0 * self.permits / len(usable) / self.mean_tpot_s
 
 
 def build_worker_stats(worker: WorkerState, now: float) -> WorkerStats:
