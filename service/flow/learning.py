@@ -50,9 +50,13 @@ def learn_first_token(state: FlowState, running: Running, worker: WorkerState, n
     if worker.prefill.samples < _TAUGHT or not lot & _SAMPLED:
         worker.prefill.observe(running.ahead_tokens, seconds)
         state.prefill.observe(running.ahead_tokens, seconds)
-        reading_s = now - read_at if read_at > granted_at else max(seconds - _STEP_S, 0.0)
-        worker.reading.observe(running.tokens, reading_s)
-        state.ledger.reading.observe(running.tokens, reading_s)
+        reading_s, tokens = now - read_at, running.tokens
+        if worker.share is not None:  # of other gateways' first tokens nobody tells: all that stood ahead was read
+            reading_s, tokens = max(seconds - _STEP_S, 0.0), running.ahead_tokens
+        elif read_at <= granted_at:
+            reading_s = max(seconds - _STEP_S, 0.0)
+        worker.reading.observe(tokens, reading_s)
+        state.ledger.reading.observe(tokens, reading_s)
 
 
 def _widen(state: FlowState, running: Running, worker: WorkerState, now: float) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from service.domain.units import WorkerId
 from service.flow.breaker import next_change_at
+from service.flow.state import FlowState
 from service.flow.worker import WorkerState
 
 
@@ -35,3 +36,11 @@ def build_worker_stats(worker: WorkerState, now: float) -> WorkerStats:
     """What a snapshot says of ``worker``; it rests while its breaker lets nothing through."""
     resting = next_change_at(worker.breaker, now) is not None or worker.breaker.probing
     return WorkerStats(worker.worker_id, worker.in_flight, worker.healthy, worker.draining, worker.listed, resting)
+
+
+def build_stats(state: FlowState, now: float) -> FlowStats:
+    """Snapshot of queue, permits and workers; O(workers)."""
+    workers = tuple(build_worker_stats(worker, now) for worker in state.ledger.workers.values())
+    return FlowStats(
+        state.room.size, state.room.tokens, len(state.ledger.running), state.draining, state.tpot_s, workers
+    )
