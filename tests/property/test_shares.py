@@ -26,7 +26,7 @@ WORKERS = ("u", "v", "w")
 
 
 class Gateways:
-    """``count`` controllers; what each has written and not yet had stored, or stored and not yet heard, waits in line."""
+    """``count`` controllers; what each has written and not yet had stored, or not yet heard, waits in line."""
 
     def __init__(self, count: int, lease_s: float, assumed: int | None = None) -> None:
         self.lease_s = lease_s
