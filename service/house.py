@@ -9,7 +9,7 @@ import hashlib
 import logging
 import random
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,8 +33,10 @@ from service.runtime.drain import Drain
 from service.runtime.driver import Driver
 from service.runtime.journal import JournalHeader
 from service.runtime.journey import Road
+from service.runtime.leasing import Leasing
 from service.runtime.outbox import Outbox
 from service.runtime.ports import Observer
+from service.runtime.quota import Quotas
 from service.runtime.recording import open_journal
 from service.runtime.turnstile import Turnstile
 from service.settings.build import Plan
@@ -42,6 +44,7 @@ from service.settings.changes import describe_settings, describe_tenants, find_w
 from service.settings.fault import SettingsRefusedError
 from service.settings.release import read_version
 from service.settings.tls import Certificates, build_tls_context
+from service.store.hub import Store
 from service.telemetry.exposition import Exposition
 from service.telemetry.gauges import Snapshot
 from service.telemetry.lag import LoopLag
@@ -95,12 +98,18 @@ class House:
             self._pool, roster, clock.now, chance,
         )  # fmt: skip
         self._request_log = RequestLog(logs.requests)
-        accounts = Accounts([self._recorder, self._request_log, Suspicion(self.monitor.suspect), self._decisions])
+        self._store = None if plan.redis is None else Store(plan.redis)
+        leases = None if self._store is None else self._store.leases
+        self.leasing = None if leases is None else Leasing(leases, clock, lambda: self._quotas.month)
+        self._quotas = quotas = Quotas(self._driver, clock, loop.call_later, self.leasing)
+        accounts = Accounts(
+            [quotas, self._recorder, self._request_log, Suspicion(self.monitor.suspect), self._decisions]
+        )
         self._opaque = functools.lru_cache(maxsize=4096)(functools.partial(_name_for_clients, plan.corridor.salt))
         road = Road(self._driver, self._pool, accounts, clock, loop.call_later, plan.relay, self._opaque)
         self._directory = MemoryDirectory(plan.keys)
-        self._corridor = Corridor(road, self._directory, plan.corridor, plan.cors)
-        self._corridor.note_alias = self._decisions.note_alias
+        self._corridor = Corridor(road, self._directory, quotas, plan.corridor, plan.cors)
+        self._corridor.tell_aliases(self._decisions.note_alias)
         self._guard = Guard(build_rest(self._model_cards, lambda: self.desk.ready()), self._directory, plan.cors)
         edge = plan.edge
         connections_max = bound_connections(edge.connections_max, edge.connections_reserve, descriptors)
@@ -124,11 +133,22 @@ class House:
         self.exposition = Exposition(self._recorder, lag, self._snapshot, read_version())
         self.beats: tuple[Beat, ...] = (
             Beat(_SWEEP_REQUESTS_S, self._driver.sweep, loop.call_later, clock.now, lag.observe),
+            Beat(_SWEEP_REQUESTS_S, quotas.beat, loop.call_later, clock.now),
             Beat(_SWEEP_CONNECTIONS_S, self._doors.sweep, loop.call_later, clock.now),
             Beat(_SWEEP_CONNECTIONS_S, self._pool.sweep, loop.call_later, clock.now),
         )
         if self._journal is not None:
             self.beats += (Beat(_FLUSH_JOURNAL_S, self._journal.flush, loop.call_later, clock.now),)
+
+    def background(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """What runs beside the requests until the end."""
+        tasks: list[Coroutine[Any, Any, None]] = [self.monitor.run()]
+        return tasks if self.leasing is None else [*tasks, self.leasing.run()]
+
+    async def leave_store(self) -> None:
+        """Tell the other gateways, if they can be told, that this one is gone."""
+        if self._store is not None:
+            await self._store.close()
 
     def _snapshot(self) -> Snapshot:
         ages = {status.worker_id: status.load_age_s for status in self.monitor.status()}
@@ -154,7 +174,7 @@ class House:
 
     def under_way(self) -> int:
         """Requests that wait, run or still arrive."""
-        return self._driver.travelling + self._doors.arriving
+        return self._driver.travelling + self._doors.arriving + self._quotas.put_aside_now
 
     def open_connections(self) -> int:
         """Connections of clients."""

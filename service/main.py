@@ -65,7 +65,7 @@ async def run_gateway(
     house.server = await loop.create_server(
         house.factory, sock=public, backlog=_BACKLOG, **listening_options(certificates, plan.edge.head_timeout_s)
     )
-    monitoring = asyncio.ensure_future(house.monitor.run())
+    background = {asyncio.ensure_future(task) for task in house.background()}
     for beat in house.beats:
         beat.start()
     loop.add_signal_handler(signal.SIGTERM, house.desk.take_signal)
@@ -78,8 +78,10 @@ async def run_gateway(
     try:
         await house.drain.run(house.bounds)
     finally:
-        monitoring.cancel()
-        await asyncio.wait({monitoring})
+        for task in background:
+            task.cancel()
+        await asyncio.wait(background)
+        await house.leave_store()
         await admin.stop()
         house.close()
     _log.info("left")

@@ -4,6 +4,7 @@ from typing import assert_never
 
 from service.domain.command import Command, Enqueue, Grounds, Refuse, Revoke
 from service.domain.errors import InvariantError
+from service.domain.estimate import Estimate
 from service.domain.event import (
     AttemptFailed,
     DrainBegan,
@@ -26,6 +27,7 @@ from service.domain.event import (
 from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
 from service.domain.replica import ReplicaReport
+from service.domain.request import Request
 from service.domain.units import RequestId, WorkerId
 from service.flow.admission import (
     assess,
@@ -35,6 +37,7 @@ from service.flow.admission import (
     find_refusal,
     foresee_wait_s,
     name_lateness,
+    note_congestion,
 )
 from service.flow.advice import compute_retry_after_s
 from service.flow.balance import Chance
@@ -51,12 +54,6 @@ from service.flow.state import FlowState
 from service.flow.stats import FlowStats, build_stats
 from service.flow.waiting import Waiting
 from service.flow.worker import WorkerState
-
-_CONGESTED_S = 5.0
-"""For so long after a refusal or an expiry for want of capacity, tenants of that band are served by fair share. A
-guess: a few times as long as most promises of a first token; the simulator's fairness figures measure it."""
-
-_WANT_OF_CAPACITY = frozenset({Outcome.QUEUE_FULL, Outcome.DEADLINE_UNATTAINABLE, Outcome.EXPIRED, Outcome.SHED})
 
 
 class FlowController:
@@ -142,6 +139,10 @@ class FlowController:
     def report(self, now: float) -> ReplicaReport | None:
         """What other gateways should know; ``None`` before the first ``ReportDue``. O(workers)."""
         return build_report(self._state, now)
+
+    def foresee(self, request: Request, level: float) -> Estimate:
+        """What ``request`` will take at most, with so much certainty; asking changes nothing."""
+        return self._state.estimator.foresee(request, level)
 
     # ---------------------------------------------------------------- requests
 
@@ -276,8 +277,8 @@ class FlowController:
             self._out += pump(self._state, hint, now)
 
     def _turn_away(self, entry: Waiting, outcome: Outcome, wait_s: float | None, now: float) -> None:
-        if (outcome := name_lateness(entry, outcome)) in _WANT_OF_CAPACITY:
-            self._state.room.band(entry.band).congested_until = now + _CONGESTED_S
+        outcome = name_lateness(entry, outcome)
+        note_congestion(self._state, entry, outcome, now)
         self._refuse(entry.request.request_id, outcome, wait_s, build_grounds(self._state, entry, wait_s))
 
     def _refuse(
@@ -295,6 +296,5 @@ class FlowController:
     def _note_rest(self, worker: WorkerState, now: float) -> None:
         if not self._state.room.size:
             self._state.alarms.ring(now)  # nobody waits for what has passed, so no Woken will come to take it out
-        moment = next_change_at(worker.breaker, now)
-        if moment is not None:
+        if (moment := next_change_at(worker.breaker, now)) is not None:
             self._state.alarms.note_rest(moment)

@@ -7,7 +7,6 @@ from service.domain.replica import WorkerUse
 from service.domain.units import ReplicaId
 from service.flow.worker import WorkerState
 
-
 _BELIEF = 0.6
 """How far a gateway's account of a worker's slack follows a lower one of another. The others know of answers that have
 little to spare; but each account is also off by what its owner has not heard yet, and the lowest of several is too low.

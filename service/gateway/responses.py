@@ -52,6 +52,18 @@ TELLINGS: dict[Outcome, Telling | None] = {
     Outcome.MALFORMED: Telling(400, _INVALID, "invalid_request", "The request cannot be read."),
     Outcome.UNKNOWN_MODEL: Telling(404, _INVALID, "model_not_found", "There is no such model. See GET /v1/models."),
     Outcome.UNKNOWN_RESPONSE: Telling(404, _INVALID, "response_not_found", "There is no such response, or it is gone."),
+    Outcome.RATE_LIMITED: Telling(
+        429,
+        "rate_limit_error",
+        "rate_limit_exceeded",
+        "A limit of the contract is reached. Retry after the given time.",
+    ),
+    Outcome.QUOTA_UNKNOWN: Telling(
+        503,
+        _SERVER,
+        "server_overloaded",
+        "How much of the contract is left cannot be told now. Retry after the given time.",
+    ),
     Outcome.QUEUE_FULL: Telling(
         503, _SERVER, "server_overloaded", "The service is overloaded. Retry after the given time."
     ),

@@ -5,7 +5,12 @@ from typing import Protocol
 
 from service.domain.outcome import Outcome
 from service.domain.units import RequestId, TenantId, TierName, WorkerId
+from service.flow.quota import Reservation
 from service.runtime.guard import tell
+
+PATIENCE = 16
+"""Looks at the time by which a request gives up waiting for the store. Counted in looks rather than in time: when our
+own loop is late the answer may long be there, and it would be wrong to blame the store."""
 
 
 class Settlement:
@@ -14,7 +19,10 @@ class Settlement:
     Filled in on the way and settled once. Moments are monotonic seconds, ``None`` for what did not happen. Token
     counts come from the worker's usage; ``output_estimated`` marks a count of stream events instead, which stands in
     for streams that were cut before their usage came (with speculation an event may carry several tokens, so it is a
-    lower bound). ``client_request_id`` is the client's own id, the one it was shown. ``kind`` is the route's name.
+    lower bound). ``reservation`` is what it was charged when it was let in, ``excess`` whether it runs above its
+    contract, ``limits`` the header lines that tell its tenant what is left; ``patience`` counts down
+    while it waits for the shared store's word. ``client_request_id`` is the client's own
+    id, the one it was shown. ``kind`` is the route's name.
     Defaults live in the class: most requests set few of them.
     """
 
@@ -36,6 +44,10 @@ class Settlement:
     output_tokens: int | None = None
     output_estimated: bool = False
     client_request_id: str | None = None
+    reservation: Reservation | None = None
+    excess: bool = False
+    patience: int = PATIENCE
+    limits: bytes = b""
 
     def __init__(self, request_id: RequestId, kind: str, arrived_at: float) -> None:
         self.request_id = request_id

@@ -160,6 +160,9 @@ class Journey(Ending):
         """Look at the time; called a few times a second for every request under way."""
         if self.stage is _ENDED:  # by what followed when another looked, in this very sweep
             return
+        charged, tap = self.settlement.reservation, self.tap
+        if charged is not None and tap is not None and tap.events > charged.output_tokens:
+            charged.account.extend(charged, tap.events, now)
         due = find_due(self, self._road.relay, now)
         if due is None:
             return

@@ -1,7 +1,7 @@
-"""What the shell needs from the outside: nine small protocols, satisfied structurally by adapters.
+"""What the shell needs from the outside: ten small protocols, satisfied structurally by adapters.
 
-``Clock``, ``TenantDirectory`` and ``Observer`` stand for the house; ``ClientStream`` and ``Dialect`` for the client's
-side; ``WorkerTransport``, ``WorkerCall``, ``ReplySink`` and ``StreamTap`` for the worker's.
+``Clock``, ``TenantDirectory``, ``LeaseSource`` and ``Observer`` stand for the house; ``ClientStream`` and ``Dialect``
+for the client's side; ``WorkerTransport``, ``WorkerCall``, ``ReplySink`` and ``StreamTap`` for the worker's.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,8 +11,9 @@ from service.domain.command import Command
 from service.domain.event import Event, FailureCause
 from service.domain.outcome import Outcome
 from service.domain.tenant import Tenant
-from service.domain.units import WorkerId
+from service.domain.units import TenantId, WorkerId
 from service.flow.config import Reconfigured
+from service.flow.lease import Grant, Report
 
 
 class Clock(Protocol):
@@ -43,6 +44,18 @@ class TenantDirectory(Protocol):
 
     def find(self, key: bytes) -> Tenant | None:
         """The tenant of ``key``, or ``None``; takes the same time whether the key is known or not."""
+        ...
+
+
+class LeaseSource(Protocol):
+    """What gateways share of their tenants' quotas. Both calls are short, and raise ``StoreError`` when unanswered."""
+
+    async def exchange(self, reports: Sequence[tuple[TenantId, Report]]) -> list[Grant]:
+        """Take reports in, answer them in their order."""
+        ...
+
+    async def count_gateways(self, alive_s: float) -> int:
+        """Say that this gateway lives; how many have said so within ``alive_s``, itself among them."""
         ...
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from service.domain.contract import Allowance, Contract, Excess
 from service.domain.tenant import Tenant
 from service.domain.tier import Tier
 from service.domain.units import TenantId, TierName
@@ -19,6 +20,7 @@ from service.settings.checks import find_cross_faults
 from service.settings.fault import SettingsRefusedError
 from service.settings.load import parse_tree, read_file, validate_parts
 from service.settings.schema import LimitSettings, Part, Settings, TenantSettings, TierSettings
+from service.store.connect import RedisConfig
 from service.workers.addresses import WorkerAddress, parse_address
 from service.workers.discovery import DnsConfig
 from service.workers.health import HealthConfig
@@ -27,6 +29,7 @@ from service.workers.probe import ProbeConfig
 from service.workers.watch import MonitorConfig
 
 CACHE_SALT, ADMIN_TOKEN, CONFIG_FILE = "SLUICE_CACHE_SALT", "SLUICE_ADMIN_TOKEN", "SLUICE_CONFIG"
+REDIS_PASSWORD = "SLUICE_REDIS_PASSWORD"  # noqa: S105 - the name of a variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class Plan:
     workers: tuple[WorkerAddress, ...]
     dns: DnsConfig | None
     keys: tuple[tuple[bytes, Tenant], ...]
+    redis: RedisConfig | None
 
 
 T = TypeVar("T")
@@ -88,7 +92,20 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
             for tenant in settings.tenants
             for key in tenant.keys
         ),
+        redis=build_redis(settings, environment),
     )
+
+
+def _build_allowances(settings: Settings) -> dict[TenantId, Allowance]:
+    contracts = ((tenant.id, _build_contract(tenant)) for tenant in settings.tenants)
+    return {TenantId(name): sold.work for name, sold in contracts if sold is not None and sold.work is not None}
+
+
+def build_redis(settings: Settings, environment: Mapping[str, str]) -> RedisConfig | None:
+    """Where gateways share their state; ``None`` if each keeps its own."""
+    if settings.state == "memory":
+        return None
+    return RedisConfig(settings.state, environment.get(REDIS_PASSWORD) or None, environment.get("SSL_CERT_FILE"))
 
 
 def _build_tiers(settings: Settings) -> dict[TierName, Tier]:
@@ -121,6 +138,7 @@ def _build_flow(settings: Settings) -> FlowConfig:
         or FlowConfig().requests_per_worker,
         requests_per_new_worker=limits.requests_per_new_worker,
         tiers=_build_tiers(settings),
+        contracts=_build_allowances(settings),
         queued_requests_max=limits.queued_requests_max,
         queued_tokens_max=limits.queued_tokens_max,
         retry_after_max_s=limits.retry_after_max_s,
@@ -170,4 +188,18 @@ def _build_tier(name: str, tier: TierSettings) -> Tier:
 
 
 def _build_tenant(tenant: TenantSettings) -> Tenant:
-    return Tenant(TenantId(tenant.id), TierName(tenant.tier), tenant.suspended, frozenset(tenant.models))
+    contract = _build_contract(tenant)
+    return Tenant(TenantId(tenant.id), TierName(tenant.tier), tenant.suspended, frozenset(tenant.models), contract)
+
+
+def _build_contract(tenant: TenantSettings) -> Contract | None:
+    written = tenant.contract
+    if written is None:
+        return None
+    work = None
+    if written.worker_seconds_rate is not None and written.worker_seconds_burst is not None:
+        work = Allowance(written.worker_seconds_rate, written.worker_seconds_burst)
+    return Contract(
+        written.requests_per_minute, written.tokens_per_minute, written.concurrency, written.tokens_per_month, work,
+        Excess(tenant.excess), tenant.credits, written.stream_continuation,
+    )  # fmt: skip

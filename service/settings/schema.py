@@ -3,6 +3,7 @@
 import re
 from itertools import pairwise
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -110,6 +111,24 @@ class KeySettings(Part):
     prefix: Annotated[str, Field(pattern=r"^sk-sluice-[A-Za-z0-9_-]{4}$")]
 
 
+class ContractSettings(Part):
+    """What a tenant bought beside its tier: limits, and guaranteed capacity in worker-seconds per second."""
+
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    concurrency: Count | None = None
+    tokens_per_month: Annotated[int, Field(ge=1, le=10**15)] | None = None
+    worker_seconds_rate: Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)] | None = None
+    worker_seconds_burst: Annotated[float, Field(gt=0, le=10_000_000, allow_inf_nan=False)] | None = None
+    stream_continuation: bool = True
+
+    @model_validator(mode="after")
+    def _rate_and_burst(self) -> Self:
+        if (self.worker_seconds_rate is None) != (self.worker_seconds_burst is None):
+            raise ValueError("worker_seconds_rate and worker_seconds_burst go together: one is set without the other")
+        return self
+
+
 class TenantSettings(Part):
     """Who pays. ``models`` empty means every model of the pool."""
 
@@ -118,6 +137,9 @@ class TenantSettings(Part):
     keys: list[KeySettings] = Field(default_factory=list)
     suspended: bool = False
     models: list[Name] = Field(default_factory=list)
+    contract: ContractSettings | None = None
+    excess: Literal["run", "refuse"] = "refuse"
+    credits: Name | None = None
 
 
 class RetrySettings(Part):
@@ -183,6 +205,17 @@ def _check_origin(origin: str) -> str:
     return origin
 
 
+def _check_state(state: str) -> str:
+    if state == "memory":
+        return state
+    parts = urlsplit(state)
+    if parts.scheme not in ("redis", "rediss") or not parts.hostname or re.fullmatch(r"/?\d*", parts.path) is None:
+        raise ValueError("must be memory, redis://HOST:PORT/DB or, with TLS, rediss://HOST:PORT/DB")
+    if parts.password is not None or parts.query:
+        raise ValueError("must not carry a password or options: the password belongs in SLUICE_REDIS_PASSWORD")
+    return state
+
+
 class Settings(Part):
     """The whole file."""
 
@@ -194,14 +227,11 @@ class Settings(Part):
     limits: LimitSettings = LimitSettings()
     health: HealthSettings = HealthSettings()
     cors_origins: list[Annotated[str, AfterValidator(_check_origin)]] = Field(default_factory=list)
-    state: Literal["memory"] = "memory"
+    state: Annotated[str, AfterValidator(_check_state)] = "memory"
     logs: LogSettings = LogSettings()
 
 
 NOT_YET = {
-    "contract": "quotas and contracts are not enforced by this version",
-    "excess": "traffic above contract is not told apart by this version",
-    "credits": "SLA credits are not computed by this version",
     "ledger": "no SLA ledger is written by this version",
     "trusted_proxies": "forwarded addresses are not read by this version",
 }

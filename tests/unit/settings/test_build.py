@@ -5,8 +5,10 @@ import dataclasses
 import pytest
 import yaml
 
+from service.domain.contract import Allowance, Contract, Excess
 from service.settings.build import build_plan, load_settings, profile_permits
 from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes
+from service.settings.fault import SettingsRefusedError
 from tests.unit.settings.test_load import GOOD, HASH
 
 
@@ -113,3 +115,25 @@ def test_what_operators_see_has_no_hash():
     assert describe_tenants(settings) == [
         {"id": "acme", "tier": "flex", "suspended": False, "models": [], "key_prefixes": ["sk-sluice-abcd"]}
     ]
+
+
+def test_a_contract_reaches_its_tenant_and_its_worker_seconds_the_core():
+    contract = {"requests_per_minute": 600, "tokens_per_minute": 400_000, "concurrency": 64, "tokens_per_month": 10**12,
+                "worker_seconds_rate": 1.5, "worker_seconds_burst": 30, "stream_continuation": False}  # fmt: skip
+    plan = plan_of(
+        tenants=[
+            {"id": "acme", "tier": "flex", "keys": [{"hash": HASH, "prefix": "sk-sluice-abcd"}],
+             "contract": contract, "excess": "run", "credits": "standard"},
+            {"id": "free", "tier": "flex"},
+        ]
+    )  # fmt: skip
+    ((_, tenant),) = plan.keys
+    assert tenant.contract == Contract(
+        600, 400_000, 64, 10**12, Allowance(1.5, 30), Excess.RUN, "standard", continuation=False
+    )
+    assert plan.flow.contracts == {"acme": Allowance(1.5, 30)}
+
+
+def test_rate_and_burst_of_worker_seconds_go_together():
+    with pytest.raises(SettingsRefusedError, match="go together"):
+        plan_of(tenants=[{"id": "acme", "tier": "flex", "contract": {"worker_seconds_rate": 1.0}}])
