@@ -18,12 +18,13 @@ from service.domain.units import WorkerId
 from service.flow.config import Reconfigured
 from service.flow.controller import FlowController
 from service.gateway.app import Guard, build_rest
-from service.gateway.auth import MemoryDirectory
 from service.gateway.corridor import Corridor
 from service.gateway.desk import Desk
+from service.gateway.directory import Directory
 from service.gateway.doors import Doors
 from service.gateway.exchange import ByteBudget
 from service.gateway.server import build_protocol_factory
+from service.neighbours import Neighbours
 from service.runtime.account import Accounts
 from service.runtime.beat import Beat
 from service.runtime.clock import MonotonicClock
@@ -33,7 +34,6 @@ from service.runtime.drain import Drain
 from service.runtime.driver import Driver
 from service.runtime.journal import JournalHeader
 from service.runtime.journey import Road
-from service.runtime.leasing import Leasing
 from service.runtime.outbox import Outbox
 from service.runtime.ports import Observer
 from service.runtime.quota import Quotas
@@ -44,7 +44,6 @@ from service.settings.changes import describe_settings, describe_tenants, find_w
 from service.settings.fault import SettingsRefusedError
 from service.settings.release import read_version
 from service.settings.tls import Certificates, build_tls_context
-from service.store.hub import Store
 from service.telemetry.exposition import Exposition
 from service.telemetry.gauges import Snapshot
 from service.telemetry.lag import LoopLag
@@ -98,16 +97,19 @@ class House:
             self._pool, roster, clock.now, chance,
         )  # fmt: skip
         self._request_log = RequestLog(logs.requests)
-        self._store = None if plan.redis is None else Store(plan.redis)
-        leases = None if self._store is None else self._store.leases
-        self.leasing = None if leases is None else Leasing(leases, clock, lambda: self._quotas.month)
-        self._quotas = quotas = Quotas(self._driver, clock, loop.call_later, self.leasing)
+        self._directory = Directory(clock.wall)
+        self._directory.replace(plan.keys, plan.tenants)
+        self.neighbours = None if plan.redis is None else Neighbours(
+            plan.redis, self._directory, clock, lambda: self._corridor.config.tiers, lambda: self._quotas.month,
+            lambda: self._configure_core(self.plan),
+        )  # fmt: skip
+        leasing = None if self.neighbours is None else self.neighbours.leasing
+        self._quotas = quotas = Quotas(self._driver, clock, loop.call_later, leasing)
         accounts = Accounts(
             [quotas, self._recorder, self._request_log, Suspicion(self.monitor.suspect), self._decisions]
         )
         self._opaque = functools.lru_cache(maxsize=4096)(functools.partial(_name_for_clients, plan.corridor.salt))
         road = Road(self._driver, self._pool, accounts, clock, loop.call_later, plan.relay, self._opaque)
-        self._directory = MemoryDirectory(plan.keys)
         self._corridor = Corridor(road, self._directory, quotas, plan.corridor, plan.cors)
         self._corridor.tell_aliases(self._decisions.note_alias)
         self._guard = Guard(build_rest(self._model_cards, lambda: self.desk.ready()), self._directory, plan.cors)
@@ -134,6 +136,7 @@ class House:
         self.beats: tuple[Beat, ...] = (
             Beat(_SWEEP_REQUESTS_S, self._driver.sweep, loop.call_later, clock.now, lag.observe),
             Beat(_SWEEP_REQUESTS_S, quotas.beat, loop.call_later, clock.now),
+            Beat(_SWEEP_REQUESTS_S, self._directory.beat, loop.call_later, clock.now),
             Beat(_SWEEP_CONNECTIONS_S, self._doors.sweep, loop.call_later, clock.now),
             Beat(_SWEEP_CONNECTIONS_S, self._pool.sweep, loop.call_later, clock.now),
         )
@@ -142,13 +145,7 @@ class House:
 
     def background(self) -> Sequence[Coroutine[Any, Any, None]]:
         """What runs beside the requests until the end."""
-        tasks: list[Coroutine[Any, Any, None]] = [self.monitor.run()]
-        return tasks if self.leasing is None else [*tasks, self.leasing.run()]
-
-    async def leave_store(self) -> None:
-        """Tell the other gateways, if they can be told, that this one is gone."""
-        if self._store is not None:
-            await self._store.close()
+        return [self.monitor.run(), *([] if self.neighbours is None else self.neighbours.background())]
 
     def _snapshot(self) -> Snapshot:
         ages = {status.worker_id: status.load_age_s for status in self.monitor.status()}
@@ -230,7 +227,10 @@ class House:
 
     def _configure_core(self, plan: Plan) -> None:
         shedding = replace(plan.flow.shedding, brownout_forced=self._brownout_level)
-        flow = replace(plan.flow, shedding=shedding)
+        contracts = plan.flow.contracts
+        if self.neighbours is not None:
+            contracts = {**self.neighbours.allowances, **contracts}
+        flow = replace(plan.flow, shedding=shedding, contracts=contracts)
         self._decisions.note_config(flow, self._clock.now())
         self._driver.submit(Reconfigured(flow))
 
@@ -260,7 +260,7 @@ class House:
         self._configure_core(plan)
         self._corridor.reconfigure(corridor, plan.cors, plan.relay)
         self._guard.reconfigure(plan.cors)
-        self._directory.replace(plan.keys)
+        self._directory.replace(plan.keys, plan.tenants)
         if isinstance(self._discovery, StaticDiscovery) and plan.dns is None:
             self._discovery.replace(plan.workers)
         set_level(plan.settings.logs.level)

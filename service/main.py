@@ -62,6 +62,8 @@ async def run_gateway(
     admin = AdminServer(AdminGuard(build_admin(house.desk, house.exposition.render), token), operators)
     admin.start()
     house.certificates = certificates
+    if house.neighbours is not None:
+        await house.neighbours.enter()
     house.server = await loop.create_server(
         house.factory, sock=public, backlog=_BACKLOG, **listening_options(certificates, plan.edge.head_timeout_s)
     )
@@ -81,7 +83,8 @@ async def run_gateway(
         for task in background:
             task.cancel()
         await asyncio.wait(background)
-        await house.leave_store()
+        if house.neighbours is not None:
+            await house.neighbours.leave()
         await admin.stop()
         house.close()
     _log.info("left")

@@ -28,7 +28,7 @@ from service.gateway.refusal import Failing, Refused, check_body
 from service.gateway.responses import OPENAI, SUSPENDED, telling_of
 from service.gateway.routes import RESPONSE_PREFIX, ROUTES, STORED, Route
 from service.gateway.salts import CacheSalts
-from service.gateway.service_tier import choose_tier
+from service.gateway.service_tier import choose_tier, find_tier
 from service.gateway.stored import StoredResponses, read_response_path, start_stored
 from service.runtime.account import Settlement
 from service.runtime.advice import compute_retry_after_s
@@ -168,7 +168,7 @@ class Corridor:
         if peeked.stream:
             settlement.stream = True
         pinned_to = self._check(peeked, route, tenant)
-        tier = self.config.tiers[tenant.tier]
+        tier = find_tier(tenant.tier, self.config.tiers)
         if peeked.service_tier is not None:
             tier = choose_tier(tier, peeked.service_tier, self.config.tiers)
             settlement.tier = tier.name

@@ -26,13 +26,14 @@ def check_passage(
     if not passage.certain:
         raise Refused(Outcome.QUOTA_UNKNOWN)
     wait_s = 0.0 if passage.frees_at is None else max(passage.frees_at - now, 0.0)
+    wait_s = compute_retry_after_s(now, wait_s)
     match passage.limit:
         case Limit.REQUESTS:
             reached = f"{contract.requests_per_minute} requests per minute"
         case Limit.TOKENS:
             reached = f"{contract.tokens_per_minute} tokens per minute"
         case Limit.CONCURRENCY:
-            reached, wait_s = f"{contract.concurrency} requests at once", compute_retry_after_s(now)
+            reached, wait_s = f"{contract.concurrency} requests at once", wait_s + 1.0
         case Limit.MONTH:
             reached, wait_s = f"{contract.tokens_per_month} tokens per month", month_ends_in_s()
         case _:

@@ -13,6 +13,18 @@ _AS_CONTRACTED = frozenset(("auto", "scale", "standard_only"))
 _KNOWN = frozenset(("default", "priority", "flex"))
 
 
+def find_tier(name: TierName, tiers: Mapping[TierName, Tier]) -> Tier:
+    """The tier of a contract.
+
+    Raises:
+        Refused: the store has a tenant of a tier that is offered no more.
+    """
+    tier = tiers.get(name)
+    if tier is None:
+        raise Refused(Outcome.FORBIDDEN, "This tenant's tier is not offered here. Ask the operator of the service.")
+    return tier
+
+
 def choose_tier(contracted: Tier, asked: str, tiers: Mapping[TierName, Tier]) -> Tier:
     """The tier that serves a request which asks for ``asked``.
 

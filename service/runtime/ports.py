@@ -1,7 +1,8 @@
-"""What the shell needs from the outside: ten small protocols, satisfied structurally by adapters.
+"""What the shell needs from the outside: eleven small protocols, satisfied structurally by adapters.
 
-``Clock``, ``TenantDirectory``, ``LeaseSource`` and ``Observer`` stand for the house; ``ClientStream`` and ``Dialect``
-for the client's side; ``WorkerTransport``, ``WorkerCall``, ``ReplySink`` and ``StreamTap`` for the worker's.
+``Clock``, ``TenantDirectory``, ``LeaseSource``, ``RecordSource`` and ``Observer`` stand for the house; ``ClientStream``
+and ``Dialect`` for the client's side; ``WorkerTransport``, ``WorkerCall``, ``ReplySink`` and ``StreamTap`` for the
+worker's.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from typing import Protocol
 from service.domain.command import Command
 from service.domain.event import Event, FailureCause
 from service.domain.outcome import Outcome
+from service.domain.record import Changes
 from service.domain.tenant import Tenant
 from service.domain.units import TenantId, WorkerId
 from service.flow.config import Reconfigured
@@ -56,6 +58,14 @@ class LeaseSource(Protocol):
 
     async def count_gateways(self, alive_s: float) -> int:
         """Say that this gateway lives; how many have said so within ``alive_s``, itself among them."""
+        ...
+
+
+class RecordSource(Protocol):
+    """Tenants and keys that gateways share."""
+
+    async def fetch(self, epoch: str, version: int) -> Changes | None:
+        """What has changed since ``version`` of ``epoch``, ``None`` if nothing; raises ``StoreError``."""
         ...
 
 

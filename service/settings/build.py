@@ -1,7 +1,7 @@
 """Translates a valid configuration into each room's frozen config; the only place that knows both."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,7 +46,8 @@ class Plan:
     monitor: MonitorConfig
     workers: tuple[WorkerAddress, ...]
     dns: DnsConfig | None
-    keys: tuple[tuple[bytes, Tenant], ...]
+    keys: tuple[tuple[bytes, Tenant, float | None], ...]
+    tenants: tuple[Tenant, ...]
     redis: RedisConfig | None
 
 
@@ -74,9 +75,11 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
     limits = settings.limits
     worker_key = environment.get(settings.pool.api_key_env) if settings.pool.api_key_env else None
     tiers = _build_tiers(settings)
+    contracts: dict[Contract, Contract] = {}
+    tenants = tuple(build_tenant(tenant, contracts) for tenant in settings.tenants)
     return Plan(
         settings=settings,
-        flow=_build_flow(settings),
+        flow=_build_flow(settings, find_allowances(tenants)),
         relay=_copy(RelayConfig, limits),
         edge=_copy(EdgeConfig, limits),
         corridor=CorridorConfig(
@@ -88,17 +91,25 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
         workers=tuple(parse_address(url) for url in settings.pool.workers or ()),
         dns=_build_dns(settings),
         keys=tuple(
-            (bytes.fromhex(key.hash.removeprefix("sha256:")), _build_tenant(tenant))
-            for tenant in settings.tenants
-            for key in tenant.keys
+            (
+                bytes.fromhex(key.hash.removeprefix("sha256:")),
+                tenant,
+                None if key.expires is None else key.expires.timestamp(),
+            )
+            for written, tenant in zip(settings.tenants, tenants, strict=True)
+            for key in written.keys
         ),
+        tenants=tenants,
         redis=build_redis(settings, environment),
     )
 
 
-def _build_allowances(settings: Settings) -> dict[TenantId, Allowance]:
-    contracts = ((tenant.id, _build_contract(tenant)) for tenant in settings.tenants)
-    return {TenantId(name): sold.work for name, sold in contracts if sold is not None and sold.work is not None}
+def find_allowances(tenants: Iterable[Tenant]) -> dict[TenantId, Allowance]:
+    """Guaranteed worker-seconds by tenant."""
+    sold = ((tenant.tenant_id, tenant.contract) for tenant in tenants)
+    return {
+        tenant_id: contract.work for tenant_id, contract in sold if contract is not None and contract.work is not None
+    }
 
 
 def build_redis(settings: Settings, environment: Mapping[str, str]) -> RedisConfig | None:
@@ -130,7 +141,7 @@ def _copy(kind: type[T], part: Part) -> T:
     return kind(**given)
 
 
-def _build_flow(settings: Settings) -> FlowConfig:
+def _build_flow(settings: Settings, allowances: Mapping[TenantId, Allowance]) -> FlowConfig:
     limits: LimitSettings = settings.limits
     return FlowConfig(
         requests_per_worker=limits.requests_per_worker
@@ -138,7 +149,7 @@ def _build_flow(settings: Settings) -> FlowConfig:
         or FlowConfig().requests_per_worker,
         requests_per_new_worker=limits.requests_per_new_worker,
         tiers=_build_tiers(settings),
-        contracts=_build_allowances(settings),
+        contracts=allowances,
         queued_requests_max=limits.queued_requests_max,
         queued_tokens_max=limits.queued_tokens_max,
         retry_after_max_s=limits.retry_after_max_s,
@@ -187,8 +198,11 @@ def _build_tier(name: str, tier: TierSettings) -> Tier:
     )
 
 
-def _build_tenant(tenant: TenantSettings) -> Tenant:
+def build_tenant(tenant: TenantSettings, contracts: dict[Contract, Contract]) -> Tenant:
+    """One tenant. ``contracts`` are those built so far: equal ones are one object."""
     contract = _build_contract(tenant)
+    if contract is not None:
+        contract = contracts.setdefault(contract, contract)
     return Tenant(TenantId(tenant.id), TierName(tenant.tier), tenant.suspended, frozenset(tenant.models), contract)
 
 

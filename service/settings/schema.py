@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from service.flow.limit import FIRST_LIMIT
 from service.workers.addresses import parse_address
@@ -109,6 +109,7 @@ class KeySettings(Part):
 
     hash: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
     prefix: Annotated[str, Field(pattern=r"^sk-sluice-[A-Za-z0-9_-]{4}$")]
+    expires: AwareDatetime | None = None
 
 
 class ContractSettings(Part):

@@ -81,8 +81,8 @@ async def test_exactly_the_limit_passes_of_a_burst_over_four(redis):
         answers = await ask_in_turn(gateways, 500)
         assert passed(answers) == 100
         assert {status for status, _, _ in answers} == {200, 429}
-        refused = next(headers for status, headers, _ in answers if status == 429)
-        assert 50 < int(refused["retry-after"]) <= 62
+        waits = {int(headers["retry-after"]) for status, headers, _ in answers if status == 429}
+        assert 1 <= min(waits) <= max(waits) <= 62
 
 
 async def test_exactly_the_limit_passes_of_a_burst_on_one_of_four(redis):

@@ -13,9 +13,10 @@ from service.domain.units import TenantId, TierName, WorkerId
 from service.flow.config import FlowConfig
 from service.flow.controller import FlowController
 from service.gateway.app import Guard, build_rest
-from service.gateway.auth import MemoryDirectory, hash_key
+from service.gateway.auth import hash_key
 from service.gateway.corridor import Corridor
 from service.gateway.cors import CorsPolicy
+from service.gateway.directory import Directory
 from service.gateway.promises import CorridorConfig
 from service.gateway.server import EdgeConfig, EdgeProtocol, build_protocol_factory
 from service.runtime.account import Accounts, Settlement
@@ -134,14 +135,14 @@ async def running_gateway(
     leasing = None if store is None else Leasing(store.leases, clock, lambda: quotas.month)
     quotas = Quotas(driver, clock, loop.call_later, leasing)
     road = Road(driver, worker_pool, Accounts([quotas, ledger]), clock, loop.call_later, relay or RelayConfig(), opaque)
-    directory = MemoryDirectory(
-        [
-            (hash_key(KEY.encode()), Tenant(TenantId("acme"), TierName("priority"))),
-            (hash_key(OTHER_KEY.encode()), Tenant(TenantId("umbra"), TierName("default"))),
-            (hash_key(SUSPENDED_KEY.encode()), Tenant(TenantId("gone"), TierName("default"), suspended=True)),
-            *[(hash_key(key.encode()), tenant) for key, tenant in tenants],
-        ]
-    )
+    directory = Directory(clock.wall)
+    known = [
+        (KEY, Tenant(TenantId("acme"), TierName("priority"))),
+        (OTHER_KEY, Tenant(TenantId("umbra"), TierName("default"))),
+        (SUSPENDED_KEY, Tenant(TenantId("gone"), TierName("default"), suspended=True)),
+        *tenants,
+    ]
+    directory.replace([(hash_key(key.encode()), tenant, None) for key, tenant in known])
     policy = cors or CorsPolicy()
     corridor = Corridor(road, directory, quotas, CorridorConfig(MODEL, tiers, salt=b"test"), policy)
     rest = build_rest(lambda: [{"id": MODEL, "object": "model"}], ready)

@@ -57,7 +57,7 @@ def test_every_setting_reaches_its_room():
     assert plan.corridor.tiers["flex"].queue_ttl_s == 600
     assert [address.base_url for address in plan.workers] == ["http://10.0.0.1:8000", "https://w:443"]
     assert plan.dns is None
-    ((digest, tenant),) = plan.keys
+    ((digest, tenant, _),) = plan.keys
     assert digest == bytes.fromhex("ab" * 32)
     assert tenant.suspended
     assert tenant.models == {"m"}
@@ -111,7 +111,7 @@ def test_what_waits_for_a_restart(more, waiting):
 def test_what_operators_see_has_no_hash():
     settings = plan_of().settings
     assert HASH not in str(describe_settings(settings))
-    assert describe_settings(settings)["tenants"][0]["keys"] == [{"prefix": "sk-sluice-abcd"}]
+    assert describe_settings(settings)["tenants"][0]["keys"] == [{"prefix": "sk-sluice-abcd", "expires": None}]
     assert describe_tenants(settings) == [
         {"id": "acme", "tier": "flex", "suspended": False, "models": [], "key_prefixes": ["sk-sluice-abcd"]}
     ]
@@ -127,7 +127,7 @@ def test_a_contract_reaches_its_tenant_and_its_worker_seconds_the_core():
             {"id": "free", "tier": "flex"},
         ]
     )  # fmt: skip
-    ((_, tenant),) = plan.keys
+    ((_, tenant, _),) = plan.keys
     assert tenant.contract == Contract(
         600, 400_000, 64, 10**12, Allowance(1.5, 30), Excess.RUN, "standard", continuation=False
     )
