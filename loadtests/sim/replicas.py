@@ -6,6 +6,7 @@ at which the store has it. A gateway that is killed takes its connections with i
 """
 
 import heapq
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -159,7 +160,7 @@ class _Buckets:
     def __init__(self, rate: float | None, burst: float, replicas: ReplicaSet) -> None:
         count = len(replicas.cores)
         self._replicas = replicas
-        self._parts = [Bucket(None if rate is None else rate / count, burst / count) for _ in range(count)]
+        self._parts = [Bucket(None if rate is None else rate / count, burst / math.sqrt(count)) for _ in range(count)]
         self._whole = Bucket(rate, burst)
         self.taken = self.taken_whole = 0
 
@@ -192,7 +193,7 @@ class ReplicaWorld(World):
         often = replace(scenario.sensor, every_s=scenario.sensor.every_s / count)
 
         def build() -> Core:
-            self.replicas = ReplicaSet([build_part(plant, count) for plant in plants], exchange)
+            self.replicas = ReplicaSet([build_part(plant) for plant in plants], exchange)
             return self.replicas
 
         super().__init__(replace(scenario, sensor=often), build, seed, engine)
@@ -227,15 +228,9 @@ class ReplicaWorld(World):
         self.driver.schedule(now + 0.1, self._sample)
 
 
-def build_part(plant: Plant, count: int) -> FlowController:
-    """The shipped controller at one of ``count`` gateways: it keeps an equal part of each contract."""
+def build_part(plant: Plant) -> FlowController:
+    """The shipped controller."""
     core = build_controller(plant)
     if not isinstance(core, FlowController):
         raise TypeError("the shipped policy is a FlowController")
-    config = core._state.config  # noqa: SLF001 - before anything has happened
-    contracts = {
-        tenant_id: replace(one, per_second=one.per_second / count, burst=one.burst / count)
-        for tenant_id, one in config.contracts.items()
-    }
-    core.handle(Reconfigured(replace(config, contracts=contracts)), 0.0)
     return core

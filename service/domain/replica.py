@@ -5,6 +5,14 @@ from enum import IntEnum
 
 from service.domain.units import ReplicaId, WorkerId
 
+GENERATION_MARK = "~"
+"""Stands between a worker's place and how many processes this gateway has seen there (``workers.monitor``)."""
+
+
+def find_place(worker_id: WorkerId) -> WorkerId:
+    """Where the worker is: what all gateways call it, however many of its forerunners each of them has seen."""
+    return WorkerId(worker_id.partition(GENERATION_MARK)[0])
+
 
 class Certainty(IntEnum):
     """How much is known of what a worker carries."""
@@ -21,7 +29,7 @@ class Certainty(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerUse:
-    """One worker as one gateway sees and uses it.
+    """One worker as one gateway sees and uses it; ``worker_id`` is its place.
 
     ``limit`` is how many requests of all gateways it is thought to carry, 0 where it takes none. ``claim`` is how many
     permits the gateway holds or may take before its next report. ``held`` of its requests are there, ``decoding`` of

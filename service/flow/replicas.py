@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from service.domain.event import ReplicasSeen, ReportDue
 from service.domain.load import WorkerLoad
-from service.domain.replica import Certainty, ReplicaReport, WorkerUse
+from service.domain.replica import Certainty, ReplicaReport, WorkerUse, find_place
 from service.domain.units import ReplicaId, WorkerId
 from service.flow.foreign import Foreign, count_own_promises, take_in
 from service.flow.shares import divide, divide_equally, find_capacities
@@ -68,17 +68,18 @@ def build_report(state: FlowState, now: float) -> ReplicaReport | None:
     for band, queue in state.room.bands():
         demand[band] = demand.get(band, 0.0) + queue.size
     cap = state.config.requests_per_worker
+    leaving = state.draining and not state.room.size
     workers = []
-    for worker in state.ledger.workers.values():
+    for place, worker in _list_places(state).items():
         foreign = sharing.foreign.get(worker.worker_id) or Foreign()
-        usable = worker.healthy and not worker.draining
+        usable = worker.healthy and not worker.draining and not leaving
         own = count_own_promises(worker, foreign)
         workers.append(
             WorkerUse(
-                worker.worker_id,
+                place,
                 min(worker.limit.limit, cap) if usable else 0,
                 worker.limit.certainty,
-                max(sharing.claims.get(worker.worker_id, 0), len(worker.held)),
+                max(sharing.claims.get(place, 0), len(worker.held)),
                 len(worker.held),
                 worker.decoding - foreign.decoding,
                 worker.backlog_tokens - foreign.backlog_tokens,
@@ -101,26 +102,27 @@ def _prepare(state: FlowState, sharing: Sharing, now: float) -> None:
     sharing.sent_at = now
     parts = _divide(state, sharing, now)
     since_s = None if sharing.contact_at is None else now - sharing.contact_at
-    for worker in state.ledger.workers.values():
-        name, part = worker.worker_id, parts.get(worker.worker_id, 0)
+    for place, worker in _list_places(state).items():
+        part = parts.get(place, 0)
         if since_s is None or since_s >= _DECAY_FROM * lease_s:
-            part = _come_down(state, sharing, worker, since_s)
+            part = _come_down(state, sharing, place, since_s)
         worker.share = part if since_s is None else min(worker.share or 0, part)
-        sharing.claims[name] = max(part, len(worker.held))
+        sharing.claims[place] = max(part, len(worker.held))
     sharing.alone = since_s is None or since_s >= lease_s
     if silent:
         _count_others(state, sharing, now)
 
 
-def _come_down(state: FlowState, sharing: Sharing, worker: WorkerState, since_s: float | None) -> int:
+def _come_down(state: FlowState, sharing: Sharing, place: WorkerId, since_s: float | None) -> int:
     """The part of a gateway that has not reached the others for ``since_s``."""
+    worker = _list_places(state)[place]
     permits = min(worker.limit.limit, state.config.requests_per_worker)
     if since_s is None:
         return max(permits // max(state.config.sharing.replicas_assumed, 1), 1)
-    capacity = sharing.capacities.get(worker.worker_id)
+    capacity = sharing.capacities.get(place)
     permits = permits if capacity is None else min(permits, capacity.permits)
-    equal = divide_equally(permits, worker.worker_id, sharing.known, sharing.replica_id)
-    lease_s, last = state.config.sharing.lease_s, sharing.at_contact.get(worker.worker_id, 0)
+    equal = divide_equally(permits, place, sharing.known, sharing.replica_id)
+    lease_s, last = state.config.sharing.lease_s, sharing.at_contact.get(place, 0)
     gone = min((since_s / lease_s - _DECAY_FROM) / (_DECAY_TO - _DECAY_FROM), 1.0)
     return min(last, int(last + gone * (equal - last)) if equal < last else last)
 
@@ -132,9 +134,9 @@ def _adopt(state: FlowState, sharing: Sharing, reports: Sequence[ReplicaReport],
         sharing.began_at = sharing.sent_at
     sharing.contact_at = sharing.sent_at
     for report in reports:
-        name = report.replica_id
-        if name != sharing.replica_id and sharing.heard.get(name, -1) < report.number:
-            sharing.peers[name] = Peer(report, now)
+        other = report.replica_id
+        if other != sharing.replica_id and sharing.heard.get(other, -1) < report.number:
+            sharing.peers[other] = Peer(report, now)
     sharing.heard = {report.replica_id: report.number for report in reports}
     sharing.alone = False
     sharing.known = (sharing.replica_id, *sharing.peers)
@@ -145,18 +147,18 @@ def _adopt(state: FlowState, sharing: Sharing, reports: Sequence[ReplicaReport],
         for use in peer.report.workers:
             claimed[use.worker_id] = claimed.get(use.worker_id, 0) + max(use.claim, use.held)
     settling = sharing.began_at is not None and now - sharing.began_at < lease_s
-    for worker in state.ledger.workers.values():
-        name, share = worker.worker_id, worker.share or 0
-        capacity = sharing.capacities.get(name)
-        part = min(parts.get(name, 0), sharing.claims.get(name, 0))
-        free = 0 if capacity is None else capacity.permits - claimed.get(name, 0)
+    places = _list_places(state)
+    for place, worker in places.items():
+        share, capacity = worker.share or 0, sharing.capacities.get(place)
+        part = min(parts.get(place, 0), sharing.claims.get(place, 0))
+        free = 0 if capacity is None else capacity.permits - claimed.get(place, 0)
         if settling and capacity is not None:
             count = max(len(sharing.known), state.config.sharing.replicas_assumed)
             free = min(free, max(capacity.permits // count, 1))
         worker.share = min(part, max(share, free))
         if capacity is not None:
             worker.limit.adopt(capacity.permits, capacity.certainty)
-    sharing.at_contact = {worker.worker_id: worker.share or 0 for worker in state.ledger.workers.values()}
+    sharing.at_contact = {place: worker.share or 0 for place, worker in places.items()}
 
 
 def _divide(state: FlowState, sharing: Sharing, now: float) -> dict[WorkerId, int]:
@@ -169,11 +171,18 @@ def _divide(state: FlowState, sharing: Sharing, now: float) -> dict[WorkerId, in
 
 
 def _count_others(state: FlowState, sharing: Sharing, now: float) -> None:
-    told: dict[WorkerId, list[tuple[ReplicaId, WorkerUse]]] = {name: [] for name in state.ledger.workers}
+    told: dict[WorkerId, list[tuple[ReplicaId, WorkerUse]]] = {}
     for replica_id, peer in sharing.peers.items():
         for use in peer.report.workers:
-            if use.worker_id in told:
-                told[use.worker_id].append((replica_id, use))
-    sharing.foreign = {name: sharing.foreign.get(name) or Foreign() for name in told}
-    for name, uses in told.items():
-        take_in(state.ledger.workers[name], sharing.foreign[name], uses, now)
+            told.setdefault(use.worker_id, []).append((replica_id, use))
+    before, sharing.foreign = sharing.foreign, {}
+    for place, worker in _list_places(state).items():
+        foreign = sharing.foreign[worker.worker_id] = before.get(worker.worker_id) or Foreign()
+        take_in(worker, foreign, told.get(place, []), now)
+
+
+def _list_places(state: FlowState) -> dict[WorkerId, WorkerState]:
+    """The workers by place; where one has left and another has come, the one that is listed."""
+    workers = state.ledger.workers.values()
+    places = {find_place(worker.worker_id): worker for worker in workers if not worker.listed}
+    return places | {find_place(worker.worker_id): worker for worker in workers if worker.listed}
