@@ -8,6 +8,7 @@ that gateways of different versions understand each other.
 from collections.abc import Awaitable, Sequence
 from hashlib import sha1, sha256
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from redis import exceptions
@@ -18,6 +19,8 @@ from service.domain.replica import ReplicaReport
 from service.domain.units import ReplicaId
 from service.store.connect import CALL_LIMIT_S
 from service.store.failure import bounded
+
+T = TypeVar("T")
 
 _PREFIX = "sluice:"
 _KEPT_MS = 10_000
@@ -43,16 +46,17 @@ class RedisLoad:
         """
         arguments = (self._key, report.replica_id, report.number, msgspec.msgpack.encode(report), _KEPT_MS)
         try:
-            found = await bounded(self._run("EVALSHA", self._sha, *arguments), self._limit_s)
+            found = await bounded(_plain(self._client.evalsha(self._sha, 1, *arguments)), self._limit_s)
         except StoreError as error:
             if not isinstance(error.__cause__, exceptions.NoScriptError):
                 raise
-            found = await bounded(self._run("EVAL", self._script, *arguments), self._limit_s)
+            found = await bounded(_plain(self._client.eval(self._script, 1, *arguments)), self._limit_s)
         return decode_reports(found)
 
-    async def _run(self, command: str, script: str, *arguments: str | int | bytes) -> list[bytes]:
-        call: Awaitable[list[bytes]] = self._client.execute_command(command, script, 1, *arguments)
-        return await call
+
+async def _plain(call: Awaitable[T]) -> T:
+    """The driver says that some calls are awaitable and no more."""
+    return await call
 
 
 def decode_reports(written: Sequence[bytes]) -> list[ReplicaReport]:
