@@ -12,6 +12,9 @@ from service.domain.event import (
     FailureCause,
     FirstTokenSeen,
     PermitEnded,
+    PoolEvent,
+    ReplicasSeen,
+    ReportDue,
     RequestAbandoned,
     RequestArrived,
     Woken,
@@ -23,6 +26,7 @@ from service.domain.event import (
 )
 from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
+from service.domain.replica import ReplicaReport
 from service.domain.request import Request
 from service.domain.units import RequestId, WorkerId
 from service.flow.admission import (
@@ -43,10 +47,11 @@ from service.flow.config import FlowConfig, Reconfigured
 from service.flow.dispatch import find_place, pump, send
 from service.flow.failure import outcome_of
 from service.flow.learning import learn_answer, learn_cut, learn_first_token
+from service.flow.replicas import build_report, follow, guess_others
 from service.flow.retry import RetryBudget
 from service.flow.shedding import WasteBudget, revoke_for
 from service.flow.state import FlowState
-from service.flow.stats import FlowStats, build_worker_stats
+from service.flow.stats import FlowStats, build_stats
 from service.flow.waiting import Waiting
 from service.flow.worker import WorkerState
 
@@ -75,7 +80,8 @@ class FlowController:
             case AttemptFailed():
                 self._attempt_failed(event, now)
             case RequestAbandoned():
-                self._abandoned(event)
+                if self._state.room.remove(event.request_id) is None:
+                    raise InvariantError(f"request {event.request_id} left the queue it does not stand in")
             case Woken():
                 self._state.alarms.ring(now)
                 self._pump(None, now)
@@ -87,19 +93,17 @@ class FlowController:
                 self._pump(None, now)
             case _:
                 self._handle_worker(event, now)
-        out = self._out
-        self._out = []
+        out, self._out = self._out, []
         return out
 
-    def _handle_worker(
-        self, event: WorkerJoined | WorkerLeft | WorkerHealthChanged | WorkerDrainChanged | WorkerLoadSeen, now: float
-    ) -> None:
+    def _handle_worker(self, event: PoolEvent, now: float) -> None:
         ledger = self._state.ledger
         match event:
             case WorkerLoadSeen():
                 worker = ledger.worker(event.worker_id)
                 if worker.has_restarted(event.load):
                     ledger.forget_cache(worker)
+                guess_others(self._state, worker, event.load, now)
                 worker.observe_load(event.load, self._state.loosest_tpot_s, now)
                 self._sort_out()
                 self._pump(worker, now)
@@ -112,6 +116,8 @@ class FlowController:
                 self._health_changed(event)
             case WorkerDrainChanged():
                 ledger.worker(event.worker_id).draining = event.draining
+            case ReportDue() | ReplicasSeen():
+                follow(self._state, event, now)
             case _:
                 assert_never(event)
         self._sort_out()
@@ -128,12 +134,11 @@ class FlowController:
 
     def stats(self, now: float) -> FlowStats:
         """Snapshot of queue, permits and workers; O(workers)."""
-        state = self._state
-        workers = tuple(build_worker_stats(worker, now) for worker in state.ledger.workers.values())
-        return FlowStats(
-            state.room.size, state.room.tokens, len(state.ledger.running), state.draining, state.tpot_s, workers,
-            state.ledger.permits, state.capacity_found,
-        )  # fmt: skip
+        return build_stats(self._state, now)
+
+    def report(self, now: float) -> ReplicaReport | None:
+        """What other gateways should know; ``None`` before the first ``ReportDue``. O(workers)."""
+        return build_report(self._state, now)
 
     def foresee(self, request: Request, level: float) -> Estimate:
         """What ``request`` will take at most, with so much certainty; asking changes nothing."""
@@ -177,10 +182,6 @@ class FlowController:
         state.room.add(entry)
         self._out.append(Enqueue(entry.request.request_id, state.room.size, build_grounds(state, entry, wait_s)))
         self._out += taken_back
-
-    def _abandoned(self, event: RequestAbandoned) -> None:
-        if self._state.room.remove(event.request_id) is None:
-            raise InvariantError(f"request {event.request_id} left the queue it does not stand in")
 
     def _first_token(self, event: FirstTokenSeen, now: float) -> None:
         state = self._state
@@ -295,6 +296,5 @@ class FlowController:
     def _note_rest(self, worker: WorkerState, now: float) -> None:
         if not self._state.room.size:
             self._state.alarms.ring(now)  # nobody waits for what has passed, so no Woken will come to take it out
-        moment = next_change_at(worker.breaker, now)
-        if moment is not None:
+        if (moment := next_change_at(worker.breaker, now)) is not None:
             self._state.alarms.note_rest(moment)

@@ -9,6 +9,7 @@ from service.domain.command import Command, Dispatch, Enqueue, Refuse, Revoke
 from service.domain.estimate import Estimate
 from service.domain.event import Event, Woken
 from service.domain.outcome import Outcome
+from service.domain.replica import ReplicaReport
 from service.domain.request import Request
 from service.domain.units import RequestId, WorkerId
 from service.flow.config import Reconfigured
@@ -127,6 +128,10 @@ class Driver:
     def foresee(self, request: Request, level: float) -> Estimate:
         """What ``request`` will take at most, with so much certainty."""
         return self._controller.foresee(request, level)
+
+    def report(self) -> ReplicaReport | None:
+        """What other gateways should know."""
+        return self._controller.report(self._now())
 
     def stats(self) -> FlowStats:
         """Snapshot of the core."""

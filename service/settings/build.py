@@ -12,7 +12,7 @@ from service.domain.mark import UNMARKED, Mark
 from service.domain.tenant import Tenant
 from service.domain.tier import Tier
 from service.domain.units import TenantId, TierName
-from service.flow.config import BreakerConfig, FlowConfig, RetryConfig
+from service.flow.config import BreakerConfig, FlowConfig, RetryConfig, SharingConfig
 from service.gateway.cors import CorsPolicy
 from service.gateway.promises import CorridorConfig
 from service.gateway.server import EdgeConfig
@@ -196,6 +196,7 @@ def _build_flow(settings: Settings, allowances: Mapping[TenantId, Allowance]) ->
         or profile_permits(settings.pool.profile or "")
         or FlowConfig().requests_per_worker,
         requests_per_new_worker=limits.requests_per_new_worker,
+        sharing=SharingConfig(replicas_assumed=limits.replicas_assumed),
         tiers=_build_tiers(settings),
         contracts=allowances,
         queued_requests_max=limits.queued_requests_max,

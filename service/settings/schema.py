@@ -141,6 +141,7 @@ class LimitSettings(Part):
 
     requests_per_worker: Count | None = None
     requests_per_new_worker: Count = FIRST_LIMIT
+    replicas_assumed: Count = 4
     queued_requests_max: Count = 1024
     queued_tokens_max: Count = 64_000_000
     queue_ttl_s: Seconds = 30.0
