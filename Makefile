@@ -27,7 +27,7 @@ test: $(READY) ## Install what tests need, then run the gates and all tests (CI=
 	@$(PYTHON) -m coverage erase
 	@$(PYTHON) -m pytest --cov --cov-report=
 	@$(PYTHON) -m coverage report --fail-under=90
-	@$(PYTHON) -m coverage report --include='service/domain/*,service/flow/*' --fail-under=100
+	@$(PYTHON) -m coverage report --include='service/domain/*,service/flow/*,service/slo/*' --fail-under=100
 	@$(PYTHON) -m pytest -q tests/unit/telemetry/test_cost.py # skipped above: a tracer is paid for with every line
 
 lint: $(READY) ## ruff, mypy and the import rules
