@@ -68,6 +68,8 @@ class Day:
     begin_h: float = 0.0
     hours: float = 24.0
     noise: float = 0.04
+    first_full: float = 0.6
+    """How full of contracts the workers are that are there at the begin."""
 
 
 @dataclass(slots=True)
@@ -277,7 +279,7 @@ def simulate_day(day: Day, scaler: Scaler, curve: Curve, seed: int, keep_trail: 
     for now, offered in Demands(day, seed):
         real = offered.real
         if pool is None:
-            first = math.ceil(real.guaranteed / 0.6) + 1
+            first = math.ceil(real.guaranteed / day.first_full) + 1
             pool = Pool(first, day.cold_start_s, random.Random(f"{seed}:pool"))  # noqa: S311 - repeatable on purpose
         pool.move(now)
         broken = 0.0

@@ -168,8 +168,8 @@ def _list_queues() -> Iterator[ScalerArm]:
         ("hpa-queue", "queued within contracts", lambda signals: signals.queued_within),
         ("keda-waiting", "num_requests_waiting", lambda signals: signals.engine_waiting),
     )
-    each_of = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0)
-    for (name, what, signal), each, least, window_s in product(signals, each_of, (1, 6, 10, 12, 14), (300.0, 1800.0)):
+    each_of = (0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0)
+    for (name, what, signal), each, least, window_s in product(signals, each_of, (1, 10, 14), (300.0, 1800.0)):
         setting = f"{what} {each:g} each, at least {least}, down after {window_s:.0f} s"
         yield ScalerArm(name, setting, partial(_build_queue, signal, each, least, window_s))
 

@@ -6,23 +6,20 @@ minutes. Writes ``loadtests/reports/scaling.{json,md,png}``.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from loadtests.sim.curves import read_curves
 from loadtests.sim.day import Curve, Day, DayFigures, Scaler, simulate_day
 from loadtests.sim.scalers import Law, ScalerArm, build_law, list_baselines
+from loadtests.sim.scaling_report import REPORTS, ArmFigures, build_dominance_table, build_table, write_scaling_report
 
-REPORTS = Path(__file__).parents[1] / "reports"
-COLD_STARTS_S = (300.0, 600.0, 960.0)
 SWEEP_SEEDS = (101, 102)
 REACHED = 0.99
 
@@ -32,23 +29,20 @@ LAWS: dict[str, dict[str, object]] = {
     "law, no forecast": {"use_forecast": False},
 }
 
+FRONTIER: dict[str, dict[str, object]] = {
+    f"law, {full * 100:.0f} % full": {"full_ratio": full, "full_ratio_most": full + 0.1}
+    for full in (0.6, 0.7, 0.8, 0.85, 0.9, 1.0, 1.1)
+}
+"""The law at other prices: what an operator would change to buy more or less attainment."""
 
-@dataclass(slots=True)
-class ArmFigures:
-    """An arm's days at one cold start."""
-
-    name: str
-    setting: str
-    cold_start_s: float
-    figures: DayFigures
-    forecast_error: float | None = None
-    """Mean absolute error of the demand foreseen a lead time ahead, over the mean of what came."""
+FRONTIER_COLD_START_S = 600.0
+DARK_H = (14.1, 14.1 + 1.0 / 6.0)
 
 
 def build_arm(name: str, setting: str) -> Callable[[Day, int], Scaler]:
     """How an arm is built, by its name and setting."""
-    if name in LAWS:
-        return lambda day, seed: build_law(day, seed, **LAWS[name])
+    if (changes := {**LAWS, **FRONTIER}.get(name)) is not None:
+        return lambda day, seed: build_law(day, seed, **changes)
     return next(arm.build for arm in list_baselines() if (arm.name, arm.setting) == (name, setting))
 
 
@@ -88,55 +82,49 @@ def sweep(arms: Sequence[ScalerArm], day: Day, seeds: tuple[int, ...], processes
     return by_name
 
 
-def build_table(rows: Sequence[ArmFigures]) -> Table:
-    """A line per cold start and arm."""
-    table = Table(title="a day of scaling: attainment within contracts, and what it cost", title_justify="left")
-    heads = ("cold start", "arm", "within %", "missed by fault %", "excess %", "best effort %", "worker-hours/day",
-             "turns/h", "forecast off %", "setting")  # fmt: skip
-    for head in heads:
-        table.add_column(head, justify="left" if head in ("arm", "setting") else "right")
-    for row in rows:
-        figures = row.figures
-        table.add_row(
-            f"{row.cold_start_s / 60.0:.0f} min", row.name, f"{figures.attainment * 100.0:.2f}",
-            f"{figures.missed_by_fault / figures.offered * 100.0:.3f}",
-            f"{figures.excess_good / figures.excess_offered * 100.0:.0f}",
-            f"{figures.best_effort_good / figures.best_effort_offered * 100.0:.0f}",
-            f"{figures.worker_hours / figures.days:.0f}", str(figures.direction_changes_most),
-            "" if row.forecast_error is None else f"{row.forecast_error * 100.0:.1f}", row.setting,
-        )  # fmt: skip
-    return table
+def run_dark(seeds: Sequence[int]) -> int:
+    """How often the law's target falls while Prometheus is away for ten minutes at the peak."""
+    curve, day = Curve(read_curves()), replace(Day(), dark_h=DARK_H, begin_h=10.0, hours=5.0)
+    return sum(simulate_day(day, build_law(day, seed), curve, seed).falls_in_the_dark for seed in seeds)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command."""
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.sim.scaling", description="Simulate days of scaling.")
     parser.add_argument("--seeds", type=int, default=10, help="days per arm (10)")
+    parser.add_argument("--cold-starts", default="5,10,16", help="minutes, with commas; others stay as reported before")
     parser.add_argument("--quick", action="store_true", help="two days, one cold start")
     parser.add_argument("--processes", type=int, default=1, choices=(1, 2), help="1 or 2 (1)")
     parser.add_argument("--out", type=Path, default=REPORTS, help="folder of the reports")
     args = parser.parse_args(arguments)
-    seeds = tuple(range(1, (2 if args.quick else args.seeds) + 1))
+    args.cold_starts_s = [60.0 * float(text) for text in args.cold_starts.split(",")]
+    if args.quick:
+        args.seeds, args.cold_starts_s = 2, [600.0]
+    return args
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    args = parse(arguments)
     console = Console(width=None if sys.stdout.isatty() else 170)
+    seeds = tuple(range(1, args.seeds + 1))
     rows: list[ArmFigures] = []
-    sweeps: dict[str, list[ArmFigures]] = {}
-    for cold_start_s in (600.0,) if args.quick else COLD_STARTS_S:
+    points: list[ArmFigures] = []
+    for cold_start_s in args.cold_starts_s:
         day = replace(Day(), cold_start_s=cold_start_s)
         swept = sweep(list_baselines(), day, SWEEP_SEEDS[:1] if args.quick else SWEEP_SEEDS, args.processes)
-        if cold_start_s == 600.0:
-            sweeps = swept
         chosen = [(name, "", day, seeds) for name in LAWS]
         chosen += [(name, choose_best(found).setting, day, seeds) for name, found in swept.items()]
         rows += map(run_arm, chosen)
+        if cold_start_s == FRONTIER_COLD_START_S:
+            points = [one for found in swept.values() for one in found]
+            points += [run_arm((name, "", day, SWEEP_SEEDS)) for name in FRONTIER]
+            console.print(build_dominance_table(points))
+    dark = run_dark(seeds)
     console.print(build_table(rows))
-    record = [
-        {"arm": row.name, "setting": row.setting, "cold_start_s": row.cold_start_s, "days": row.figures.days,
-         "attainment": row.figures.attainment, "worker_hours_per_day": row.figures.worker_hours / row.figures.days,
-         "direction_changes_most_per_hour": row.figures.direction_changes_most, "forecast_error": row.forecast_error}
-        for row in rows
-    ]  # fmt: skip
-    (args.out / "scaling.json").write_text(json.dumps({"arms": record}, indent=1) + "\n")
-    del sweeps
+    console.print(f"Prometheus away for 10 minutes at the peak: {dark} falls of the target in {len(seeds)} days")
+    for path in write_scaling_report(rows, points, dark, args.out):
+        console.print(f"  wrote {path}")
     return 0
 
 
