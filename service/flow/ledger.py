@@ -44,7 +44,8 @@ class PermitLedger:
     def __init__(self) -> None:
         self.workers: dict[WorkerId, WorkerState] = {}
         self.running: dict[RequestId, Running] = {}
-        self._common = DecodePace()
+        self.common = DecodePace()
+        """The pace of all workers together."""
         self.reading = ReadingPace(_POOL_KEEP, _POOL_WEIGHT)
         self._caches = 0
         self.usable: list[WorkerState] = []
@@ -70,7 +71,7 @@ class PermitLedger:
         if worker is None:
             worker = WorkerState(
                 worker_id,
-                common=self._common,
+                common=self.common,
                 reading=ReadingPace(READING_KEEP, READING_WEIGHT, self.reading),
                 limit=WorkerLimit(permits),
             )
@@ -159,7 +160,9 @@ class PermitLedger:
             worker.prefilled_tokens += running.tokens
             worker.count_decoding(1, now)
             if running.mark_s < inf:
-                worker.slack.begin(running.mark_s, now)
+                entry, slack = running.entry, worker.slack
+                own_s = 0.0 if entry.tpot_s is None else slack.foresee_s(entry.spare_tokens, entry.tpot_s)
+                slack.begin(running.mark_s, own_s, now)
         return worker
 
     def release(self, request_id: RequestId, now: float) -> tuple[Running, WorkerState]:
