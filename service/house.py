@@ -42,6 +42,7 @@ from service.settings.changes import describe_settings, describe_tenants, find_w
 from service.settings.fault import SettingsRefusedError
 from service.settings.release import read_version
 from service.settings.tls import Certificates, build_tls_context
+from service.telemetry.budget import Budgets
 from service.telemetry.exposition import Exposition
 from service.telemetry.gauges import Snapshot
 from service.telemetry.lag import LoopLag
@@ -57,6 +58,7 @@ from service.workers.suspicion import Suspicion
 _log = logging.getLogger("sluice.main")
 
 _SWEEP_REQUESTS_S, _SWEEP_CONNECTIONS_S, _FLUSH_JOURNAL_S = 0.25, 1.0, 1.0
+_READ_BUDGETS_S = 2.0
 
 Reread = Callable[[], Plan]
 
@@ -74,6 +76,7 @@ class House:
         outbox, turnstile = Outbox(loop.call_soon), Turnstile(loop.call_soon)
         self._pool = WorkerPool(plan.pool, loop, clock.now, outbox.write, turnstile.enter)
         self._recorder = Recorder(plan.corridor.tiers.values())
+        self._budgets = Budgets(plan.corridor.tiers.values(), plan.corridor.model, clock.now())
         logs = plan.settings.logs
         wall_offset_s = clock.wall() - clock.now()
         self._decisions = DecisionLog(logs.decisions, plan.flow, wall_offset_s)
@@ -95,7 +98,11 @@ class House:
             self._pool, roster, clock.now, chance,
         )  # fmt: skip
         self._request_log = RequestLog(logs.requests)
-        accounts = Accounts([self._recorder, self._request_log, Suspicion(self.monitor.suspect), self._decisions])
+        self._accounts = accounts = Accounts(
+            [self._recorder, self._budgets.events, self._request_log, Suspicion(self.monitor.suspect), self._decisions],
+            plan.corridor.tiers,
+        )
+        accounts.wall_offset_s, accounts.maintenance = wall_offset_s, plan.maintenance
         self._opaque = functools.lru_cache(maxsize=4096)(functools.partial(_name_for_clients, plan.corridor.salt))
         road = Road(self._driver, self._pool, accounts, clock, loop.call_later, plan.relay, self._opaque)
         self._directory = MemoryDirectory(plan.keys)
@@ -121,11 +128,12 @@ class House:
         self.certificates: Certificates | None = None
         self._born_at = int(clock.wall())
         lag = LoopLag()
-        self.exposition = Exposition(self._recorder, lag, self._snapshot, read_version())
+        self.exposition = Exposition(self._recorder, lag, self._snapshot, read_version(), self._budgets.families)
         self.beats: tuple[Beat, ...] = (
             Beat(_SWEEP_REQUESTS_S, self._driver.sweep, loop.call_later, clock.now, lag.observe),
             Beat(_SWEEP_CONNECTIONS_S, self._doors.sweep, loop.call_later, clock.now),
             Beat(_SWEEP_CONNECTIONS_S, self._pool.sweep, loop.call_later, clock.now),
+            Beat(_READ_BUDGETS_S, lambda: self._budgets.observe(clock.now()), loop.call_later, clock.now),
         )
         if self._journal is not None:
             self.beats += (Beat(_FLUSH_JOURNAL_S, self._journal.flush, loop.call_later, clock.now),)
@@ -135,6 +143,7 @@ class House:
         return Snapshot(
             self._driver.stats(), ages, self._bodies.taken, self.open_connections(), self._brownout_level,
             None if self._journal is None else self._journal.dropped,
+            self._accounts.is_maintained(self._clock.now()),
         )  # fmt: skip
 
     def _model_cards(self) -> list[dict[str, Any]]:
@@ -199,6 +208,10 @@ class House:
         waiting = find_waiting_changes(self._started, self.plan.settings)
         return {"settings": describe_settings(self.plan.settings), "needs_restart": waiting}
 
+    def budgets(self) -> Sequence[dict[str, Any]]:
+        """What is left of each error budget, and how fast it is being spent."""
+        return self._budgets.describe()
+
     def brownout_level(self) -> int:
         """The level an operator has forced; it outlives a reload, and ends with the process."""
         return self._brownout_level
@@ -237,6 +250,8 @@ class House:
         running = self._corridor.config
         corridor = keep_started(plan.corridor, running)
         self._recorder.reconfigure(corridor.tiers.values())
+        self._budgets.reconfigure(corridor.tiers.values())
+        self._accounts.tiers, self._accounts.maintenance = corridor.tiers, plan.maintenance
         self._configure_core(plan)
         self._corridor.reconfigure(corridor, plan.cors, plan.relay)
         self._guard.reconfigure(plan.cors)

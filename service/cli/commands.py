@@ -10,6 +10,7 @@ from service.cli.explain import explain
 from service.cli.keys import app as keys
 from service.cli.replay import replay
 from service.cli.serve import serve
+from service.cli.slo import app as slo
 from service.cli.up import up
 from service.cli.version import show_version
 from service.cli.worker import app as worker
@@ -28,6 +29,7 @@ app.command()(check)
 app.add_typer(keys)
 app.add_typer(worker)
 app.add_typer(bench)
+app.add_typer(slo)
 app.command()(emulate)
 app.command()(drain)
 app.command()(explain)

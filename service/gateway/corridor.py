@@ -239,6 +239,7 @@ class Corridor:
             exchange.known = Known(said, also, tenant, generation) if alone else None
         settlement.tenant_id = tenant.tenant_id
         settlement.tier = tenant.tier
+        settlement.marks = tenant.marks
         if tenant.suspended:
             raise Refused(Outcome.FORBIDDEN, SUSPENDED)
         return tenant

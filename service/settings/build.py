@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from service.domain.maintenance import MaintenanceWindow
+from service.domain.mark import UNMARKED, Mark
 from service.domain.tenant import Tenant
 from service.domain.tier import Tier
 from service.domain.units import TenantId, TierName
@@ -44,6 +46,7 @@ class Plan:
     workers: tuple[WorkerAddress, ...]
     dns: DnsConfig | None
     keys: tuple[tuple[bytes, Tenant], ...]
+    maintenance: tuple[MaintenanceWindow, ...]
 
 
 T = TypeVar("T")
@@ -87,6 +90,10 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
             (bytes.fromhex(key.hash.removeprefix("sha256:")), _build_tenant(tenant))
             for tenant in settings.tenants
             for key in tenant.keys
+        ),
+        maintenance=tuple(
+            MaintenanceWindow(window.start.timestamp(), window.end.timestamp(), window.reason)
+            for window in settings.maintenance
         ),
     )
 
@@ -170,4 +177,5 @@ def _build_tier(name: str, tier: TierSettings) -> Tier:
 
 
 def _build_tenant(tenant: TenantSettings) -> Tenant:
-    return Tenant(TenantId(tenant.id), TierName(tenant.tier), tenant.suspended, frozenset(tenant.models))
+    marks = frozenset((Mark.SYNTHETIC,)) if tenant.synthetic else UNMARKED
+    return Tenant(TenantId(tenant.id), TierName(tenant.tier), tenant.suspended, frozenset(tenant.models), marks)

@@ -4,7 +4,7 @@ import re
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from service.flow.limit import FIRST_LIMIT
 from service.workers.addresses import parse_address
@@ -103,6 +103,20 @@ class TierSettings(Part):
         return self
 
 
+class MaintenanceSettings(Part):
+    """One announced window. Moments need their zone: 2026-12-05T02:00:00Z."""
+
+    start: AwareDatetime
+    end: AwareDatetime
+    reason: Name
+
+    @model_validator(mode="after")
+    def _ends_later(self) -> Self:
+        if self.end <= self.start:
+            raise ValueError("the window ends before it has begun")
+        return self
+
+
 class KeySettings(Part):
     """One API key of a tenant, as ``sluice keys new`` prints it. The key itself is never written down."""
 
@@ -118,6 +132,7 @@ class TenantSettings(Part):
     keys: list[KeySettings] = Field(default_factory=list)
     suspended: bool = False
     models: list[Name] = Field(default_factory=list)
+    synthetic: bool = False
 
 
 class RetrySettings(Part):
@@ -196,6 +211,7 @@ class Settings(Part):
     cors_origins: list[Annotated[str, AfterValidator(_check_origin)]] = Field(default_factory=list)
     state: Literal["memory"] = "memory"
     logs: LogSettings = LogSettings()
+    maintenance: list[MaintenanceSettings] = Field(default_factory=list)
 
 
 NOT_YET = {

@@ -13,6 +13,7 @@ from service.telemetry.metrics import (
     DRAINING,
     IN_FLIGHT,
     JOURNAL_DROPPED,
+    MAINTENANCE,
     PERMITS_HELD,
     QUEUED_REQUESTS,
     QUEUED_TOKENS,
@@ -34,6 +35,7 @@ class Snapshot:
     connections: int | None = None
     brownout_level: int = 0
     journal_dropped: int | None = None
+    maintenance: bool = False
 
 
 def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
@@ -54,6 +56,7 @@ def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
     yield _single(BODY_BYTES, snapshot.body_bytes_in_flight)
     yield _single(CONNECTIONS, snapshot.connections)
     yield _single(BROWNOUT_LEVEL, snapshot.brownout_level)
+    yield _single(MAINTENANCE, int(snapshot.maintenance))
     yield _single(JOURNAL_DROPPED, snapshot.journal_dropped)
 
 

@@ -131,6 +131,28 @@ OUTPUT_TOKENS_ESTIMATED = _declare.counter(
     "tier",
 )  # fmt: skip
 
+# ---------------------------------------------------------------- what was promised
+
+SLO_EVENTS = _declare.counter(
+    "sluice_slo_events_total", "events",
+    "Requests as objectives count them: each once by availability, by the others where they apply to it.",
+    "tier", "model", "slo", "result",
+)  # fmt: skip
+BURN_RATE = _declare.gauge(
+    "sluice_slo_burn_rate", "",
+    "How many times as fast as it may this gateway alone spends an error budget, over one window; absent where nothing "
+    "happened.",
+    "tier", "slo", "window",
+)  # fmt: skip
+BUDGET_LEFT = _declare.gauge(
+    "sluice_slo_budget_left_ratio", "ratio",
+    "What is left of the 30-day error budget by what this gateway has seen since it started; below 0 it is overspent.",
+    "tier", "slo",
+)  # fmt: skip
+MAINTENANCE = _declare.gauge(
+    "sluice_maintenance", "", "1 while an announced maintenance window is in force, else 0."
+)  # fmt: skip
+
 # ---------------------------------------------------------------- what the core was told and ordered
 
 DISPATCHES = _declare.counter(

@@ -16,7 +16,20 @@ from service.settings.release import read_version
 from tests.unit.settings.test_load import GOOD
 
 runner = CliRunner()
-COMMANDS = ("up", "serve", "check", "keys", "worker", "bench", "emulate", "drain", "explain", "replay", "version")
+COMMANDS = (
+    "up",
+    "serve",
+    "check",
+    "keys",
+    "worker",
+    "bench",
+    "slo",
+    "emulate",
+    "drain",
+    "explain",
+    "replay",
+    "version",
+)
 
 
 def run(*arguments: str, **environment: str | None):

@@ -1,1 +1,1 @@
-"""Unit tests of what decides about budgets; moments are plain numbers."""
+"""Tests of the decisions about budgets."""
