@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from loadtests.sim.curves import GUARANTEED, Point, interpolate
-from service.slo.scaling import Burn, Demand
+from service.slo.reading import Burn, Demand
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 STEP_S = 10.0

@@ -12,7 +12,8 @@ from itertools import product
 from math import ceil
 
 from loadtests.sim.day import EPOCH_S, Day, Demands, Scaler, Signals
-from service.slo.scaling import Reading, Scaling, ScalingConfig
+from service.slo.reading import Reading
+from service.slo.scaling import Scaling, ScalingConfig
 
 WORKERS_MOST = 60
 

@@ -25,9 +25,10 @@ whose contracts leave nothing beyond them needs a greater ``spare``.
 
 from collections import deque
 from dataclasses import dataclass, field
-from math import ceil, isfinite
+from math import ceil
 
 from service.slo.forecast import Forecast, ForecastConfig
+from service.slo.reading import Burn, Demand, Reading, clean, count_workers
 
 FAST_BURN, SLOW_BURN = 14.4, 6.0
 """Factors of the two paging pairs (SRE workbook, ch. 5): 2 % of a month's budget in an hour, 5 % in six."""
@@ -57,49 +58,6 @@ class ScalingConfig:
     slot_s: float = 300.0
     fall_margin_ratio: float = 0.05
     stale_s: float = 90.0
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """Worker-seconds of work offered per second."""
-
-    guaranteed: float
-    excess: float
-    best_effort: float
-
-
-@dataclass(frozen=True, slots=True)
-class Burn:
-    """Burn rates by window, of the tier that burns fastest: budget spent over budget granted, 1 is exactly even.
-
-    ``any_1h`` counts every miss of ours, the others those for want of capacity: only capacity buys workers.
-    """
-
-    capacity_5m: float | None = None
-    capacity_30m: float | None = None
-    capacity_1h: float | None = None
-    capacity_6h: float | None = None
-    capacity_3d: float | None = None
-    any_1h: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What is known at one moment; ``None`` is not known, and so is what is no finite number or below zero.
-
-    ``queued_work_s`` are the worker-seconds that wait, ``kv_ratio`` the P90 of KV use over workers, ``slots_ratio``
-    permits held over permits. ``ready`` workers serve, ``starting`` will, ``draining`` no longer do.
-    """
-
-    demand: Demand | None = None
-    queued_work_s: float | None = None
-    kv_ratio: float | None = None
-    slots_ratio: float | None = None
-    ready: float | None = None
-    starting: float | None = None
-    draining: float | None = None
-    burn: Burn = Burn()
-    age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +118,8 @@ class Scaling:
     def decide(self, reading: Reading, now: float) -> Decision:
         """How many workers there should be from ``now`` (seconds since the epoch) on; moments must not go back."""
         config, memory = self._config, self._memory
-        known = _clean(reading, config.stale_s)
-        demand, workers = known.demand, _add(known.ready, known.starting)
+        known = clean(reading, config.stale_s)
+        demand, workers = known.demand, count_workers(known.ready, known.starting)
         if demand is not None:
             memory.guaranteed.observe(now, demand.guaranteed)
             memory.excess.observe(now, demand.excess)
@@ -246,7 +204,7 @@ class Scaling:
         self, known: Reading, wanted: int | None, complete: bool, full_ratio: float, now: float, reasons: list[str]
     ) -> None:
         config, memory = self._config, self._memory
-        workers = _add(known.ready, known.starting)
+        workers = count_workers(known.ready, known.starting)
         if not complete:
             reasons.append("not everything is known: nothing is taken away")
         before = memory.target
@@ -308,30 +266,6 @@ def compute_full_ratio(config: ScalingConfig, burn: Burn) -> float:
     if spent > 1.0:
         return config.full_ratio - (config.full_ratio - config.full_ratio_least) * min((spent - 1.0) / 5.0, 1.0)
     return config.full_ratio + (config.full_ratio_most - config.full_ratio) * max(1.0 - spent / 0.3, 0.0)
-
-
-def _clean(reading: Reading, stale_s: float) -> Reading:
-    """Only what may be believed: a reading that is too old says nothing at all."""
-    if not isfinite(reading.age_s) or reading.age_s > stale_s:
-        return Reading(age_s=reading.age_s)
-    demand, burn = reading.demand, reading.burn
-    if demand is not None:
-        values = (demand.guaranteed, demand.excess, demand.best_effort)
-        demand = None if any(_sane(value) is None for value in values) else demand
-    rates = (burn.capacity_5m, burn.capacity_30m, burn.capacity_1h, burn.capacity_6h, burn.capacity_3d, burn.any_1h)
-    return Reading(
-        demand, _sane(reading.queued_work_s), _sane(reading.kv_ratio), _sane(reading.slots_ratio),
-        _sane(reading.ready), _sane(reading.starting), _sane(reading.draining), Burn(*map(_sane, rates)), reading.age_s,
-    )  # fmt: skip
-
-
-def _sane(value: float | None) -> float | None:
-    return value if value is not None and isfinite(value) and value >= 0.0 else None
-
-
-def _add(ready: float | None, starting: float | None) -> int | None:
-    """Workers there are or will be. Who starts may be unknown, who serves may not."""
-    return None if ready is None else round(ready + (starting or 0.0))
 
 
 def _both(short: float | None, long: float | None, factor: float) -> bool:

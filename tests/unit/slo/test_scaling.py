@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.slo.scaling import Burn, Decision, Demand, Reading, Scaling, ScalingConfig, compute_full_ratio
+from service.slo.reading import Burn, Demand, Reading
+from service.slo.scaling import Decision, Scaling, ScalingConfig, compute_full_ratio
 
 QUIET = Burn(0.0, 0.0, 0.0, 0.0, 0.5, 0.0)
 """Three days' burn at which workers are planned as full as the config says."""
