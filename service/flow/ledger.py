@@ -160,9 +160,7 @@ class PermitLedger:
             worker.prefilled_tokens += running.tokens
             worker.count_decoding(1, now)
             if running.mark_s < inf:
-                entry, slack = running.entry, worker.slack
-                own_s = 0.0 if entry.tpot_s is None else slack.foresee_s(entry.spare_tokens, entry.tpot_s)
-                slack.begin(running.mark_s, own_s, now)
+                worker.slack.begin(running.mark_s, now)
         return worker
 
     def release(self, request_id: RequestId, now: float) -> tuple[Running, WorkerState]:
