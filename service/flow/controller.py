@@ -40,10 +40,11 @@ from service.flow.config import FlowConfig, Reconfigured
 from service.flow.dispatch import find_place, pump, send
 from service.flow.failure import outcome_of
 from service.flow.learning import learn_answer, learn_cut, learn_first_token
+from service.flow.leaving import choose_leaving
 from service.flow.retry import RetryBudget
 from service.flow.shedding import WasteBudget, revoke_for
 from service.flow.state import FlowState
-from service.flow.stats import FlowStats, build_worker_stats
+from service.flow.stats import DemandStats, FlowStats, build_demand_stats, build_flow_stats
 from service.flow.waiting import Waiting
 from service.flow.worker import WorkerState
 
@@ -86,7 +87,7 @@ class FlowController:
                 self._state.draining = True
             case Reconfigured():
                 self._state.config = event.config
-                self._sort_out()
+                self._state.ledger.sort_out(event.config.requests_per_worker)
                 self._pump(None, now)
             case _:
                 self._handle_worker(event, now)
@@ -104,7 +105,7 @@ class FlowController:
                 if worker.has_restarted(event.load):
                     ledger.forget_cache(worker)
                 worker.observe_load(event.load, self._state.loosest_tpot_s, now)
-                self._sort_out()
+                ledger.sort_out(self._state.config.requests_per_worker)
                 self._pump(worker, now)
                 return
             case WorkerJoined():
@@ -117,7 +118,7 @@ class FlowController:
                 ledger.worker(event.worker_id).draining = event.draining
             case _:
                 assert_never(event)
-        self._sort_out()
+        ledger.sort_out(self._state.config.requests_per_worker)
         self._pump(None, now)
 
     def next_wake_at(self) -> float | None:
@@ -131,11 +132,15 @@ class FlowController:
 
     def stats(self, now: float) -> FlowStats:
         """Snapshot of queue, permits and workers; O(workers)."""
-        state = self._state
-        workers = tuple(build_worker_stats(worker, now) for worker in state.ledger.workers.values())
-        return FlowStats(
-            state.room.size, state.room.tokens, len(state.ledger.running), state.draining, state.tpot_s, workers
-        )
+        return build_flow_stats(self._state, now)
+
+    def demand(self) -> DemandStats:
+        """What is asked of the pool; O(requests that wait or run)."""
+        return build_demand_stats(self._state)
+
+    def choose_leaving(self) -> WorkerId | None:
+        """Which worker should go when there is one too many."""
+        return choose_leaving(self._state)
 
     # ---------------------------------------------------------------- requests
 
@@ -148,7 +153,7 @@ class FlowController:
             self._refuse(request.request_id, Outcome.DRAINING, 1.0)
             return
         entry = assess(state, request, now)
-        state.offered.observe(entry.band, entry.hold_s, now)
+        state.offered.observe(entry.band, entry.hold_s, entry.work_s, now)
         outcome = find_bar(state, entry, now)
         if outcome is None and (entry.choosy or state.room.is_dearest(entry.band)):
             place = find_place(state, entry, None, now)
@@ -257,7 +262,7 @@ class FlowController:
         worker = self._state.ledger.worker(event.worker_id)
         worker.healthy = event.healthy and worker.listed
         if event.healthy:
-            worker.breaker = BreakerState()
+            worker.breaker, worker.known = BreakerState(), True
             return
         taken_back = self._state.ledger.take_all_back(worker)
         self._out += [Revoke(request_id, Outcome.STREAM_BROKEN) for request_id in taken_back]
@@ -286,9 +291,6 @@ class FlowController:
         if outcome.retryable:
             retry_after_s = compute_retry_after_s(wait_s, state.config.retry_after_max_s, state.chance.random(), told)
         self._out.append(Refuse(request_id, outcome, retry_after_s, grounds))
-
-    def _sort_out(self) -> None:
-        self._state.ledger.sort_out(self._state.config.requests_per_worker)
 
     def _note_rest(self, worker: WorkerState, now: float) -> None:
         if not self._state.room.size:

@@ -38,6 +38,10 @@ class Budgets:
         """All objectives at the last reading."""
         return self._rates.stats()
 
+    def misses(self) -> Iterator[Family]:
+        """What was missed, by cause."""
+        return self._events.misses()
+
     def families(self) -> Iterator[Family]:
         """All figures."""
         yield from self._events.families()

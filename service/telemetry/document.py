@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from service.domain.event import FailureCause
 from service.domain.kind import GENERATING_KINDS
 from service.domain.outcome import Outcome
+from service.flow.band import Claim
+from service.slo.cause import Cause
 from service.slo.objective import Indicator
 from service.slo.window import THIRTY_DAYS, write_duration
 from service.telemetry.labels import KINDS, NO_TIER, OTHER_KIND, Stage, WorkerPhase, can_occur
@@ -48,7 +50,9 @@ def _render_labels() -> str:
         ("outcome", _quote(outcome.label for outcome in Outcome)),
         ("stage", _quote(stage.value for stage in Stage)),
         ("state", _quote(phase.value for phase in WorkerPhase)),
-        ("cause", _quote(cause.value for cause in FailureCause)),
+        ("claim", _quote(claim.value for claim in Claim)),
+        ("cause", f"of attempts {_quote(cause.value for cause in FailureCause)}; of misses "
+                  f"{_quote(cause.value for cause in Cause)}"),
         ("slo", _quote(indicator.value for indicator in Indicator)),
         ("result", f"{_quote(result.value for result in COUNTED)}; what does not apply to a request is not counted"),
         ("window", f"{_quote(map(write_duration, THIRTY_DAYS.windows_s))}"),

@@ -4,20 +4,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from service.domain.units import WorkerId
-from service.flow.stats import FlowStats
+from service.flow.stats import DemandStats, FlowStats
 from service.telemetry.labels import WorkerPhase, phase_of
 from service.telemetry.metrics import (
     BODY_BYTES,
     BROWNOUT_LEVEL,
+    CLAIM_PERMITS,
     CONNECTIONS,
     DRAINING,
     IN_FLIGHT,
     JOURNAL_DROPPED,
     MAINTENANCE,
+    OFFERED_WORK,
+    PERMITS,
     PERMITS_HELD,
     QUEUED_REQUESTS,
     QUEUED_TOKENS,
+    QUEUED_WORK,
     WORKER_HEALTHY,
+    WORKER_KV,
     WORKER_LOAD_AGE,
     WORKERS,
     Family,
@@ -36,6 +41,8 @@ class Snapshot:
     brownout_level: int = 0
     journal_dropped: int | None = None
     maintenance: bool = False
+    demand: DemandStats | None = None
+    kv_ratios: Mapping[WorkerId, float | None] = field(default_factory=dict)
 
 
 def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
@@ -49,6 +56,9 @@ def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
     yield Family(WORKER_HEALTHY, [((worker.worker_id,), int(worker.healthy)) for worker in flow.workers])
     ages = [(worker.worker_id, snapshot.load_ages_s.get(worker.worker_id)) for worker in flow.workers]
     yield Family(WORKER_LOAD_AGE, [((worker_id,), age_s) for worker_id, age_s in ages if age_s is not None])
+    kv = [(worker.worker_id, snapshot.kv_ratios.get(worker.worker_id)) for worker in flow.workers]
+    yield Family(WORKER_KV, [((worker_id,), ratio) for worker_id, ratio in kv if ratio is not None])
+    yield from _read_demand(snapshot.demand)
     phases = dict.fromkeys(WorkerPhase, 0)
     for worker in flow.workers:
         phases[phase_of(worker)] += 1
@@ -58,6 +68,14 @@ def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
     yield _single(BROWNOUT_LEVEL, snapshot.brownout_level)
     yield _single(MAINTENANCE, int(snapshot.maintenance))
     yield _single(JOURNAL_DROPPED, snapshot.journal_dropped)
+
+
+def _read_demand(demand: DemandStats | None) -> Iterator[Family]:
+    claims = () if demand is None else demand.claims
+    yield Family(OFFERED_WORK, [((one.claim.value,), one.offered_work_s) for one in claims])
+    yield Family(QUEUED_WORK, [((one.claim.value,), one.queued_work_s) for one in claims])
+    yield Family(CLAIM_PERMITS, [((one.claim.value,), one.permits_held) for one in claims])
+    yield _single(PERMITS, None if demand is None else demand.permits)
 
 
 def _single(metric: Metric, value: float | None) -> Family:

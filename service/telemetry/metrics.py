@@ -138,6 +138,11 @@ SLO_EVENTS = _declare.counter(
     "Requests as objectives count them: each once by availability, by the others where they apply to it.",
     "tier", "model", "slo", "result",
 )  # fmt: skip
+SLO_MISSES = _declare.counter(
+    "sluice_slo_misses_total", "requests",
+    "Requests that missed anything promised, by what it was for want of; only capacity is bought with workers.",
+    "tier", "cause",
+)  # fmt: skip
 BURN_RATE = _declare.gauge(
     "sluice_slo_burn_rate", "",
     "How many times as fast as it may this gateway alone spends an error budget, over one window; absent where nothing "
@@ -191,6 +196,21 @@ WORKER_LOAD_AGE = _declare.gauge(
     "worker",
 )  # fmt: skip
 WORKERS = _declare.gauge("sluice_workers", "workers", "Workers by what they are good for, each in one state.", "state")
+OFFERED_WORK = _declare.counter(
+    "sluice_offered_work_seconds_total", "seconds",
+    "Worker-seconds of work that arrived, refused work among it; its rate is demand in workers.",
+    "claim",
+)  # fmt: skip
+QUEUED_WORK = _declare.gauge(
+    "sluice_queued_work_seconds", "seconds", "Worker-seconds of work that waits in the queue.", "claim"
+)  # fmt: skip
+CLAIM_PERMITS = _declare.gauge(
+    "sluice_claim_permits_held", "", "Permits held, by what their requests may claim.", "claim"
+)  # fmt: skip
+PERMITS = _declare.gauge("sluice_permits", "", "Permits of all usable workers together; 0 when no worker is usable.")
+WORKER_KV = _declare.gauge(
+    "sluice_worker_kv_ratio", "ratio", "Share of a worker's KV cache in use; absent while it does not say.", "worker"
+)  # fmt: skip
 BROWNOUT_LEVEL = _declare.gauge(
     "sluice_brownout_level", "", "Level of brownout that an operator has forced, 0 (none) to 3."
 )  # fmt: skip
