@@ -9,6 +9,7 @@ from service.cli.emulate import emulate
 from service.cli.explain import explain
 from service.cli.keys import app as keys
 from service.cli.replay import replay
+from service.cli.scaler import scaler
 from service.cli.serve import serve
 from service.cli.slo import app as slo
 from service.cli.up import up
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.command()(up)
 app.command()(serve)
+app.command()(scaler)
 app.command()(check)
 app.add_typer(keys)
 app.add_typer(worker)

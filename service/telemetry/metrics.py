@@ -49,19 +49,25 @@ class Distributions(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Declared:
+class Declared:
+    """The metrics of one process, in the order in which they are declared."""
+
     metrics: list[Metric] = field(default_factory=list)
 
     def counter(self, name: str, unit: str, text: str, *labels: str) -> Metric:
+        """Only grows."""
         return self._add(Metric(name, Kind.COUNTER, unit, text, labels))
 
     def gauge(self, name: str, unit: str, text: str, *labels: str) -> Metric:
+        """Goes up and down."""
         return self._add(Metric(name, Kind.GAUGE, unit, text, labels))
 
     def histogram(self, name: str, text: str, why: str, edges: tuple[float, ...], *labels: str) -> Metric:
+        """Counts by buckets of seconds."""
         return self._add(Metric(name, Kind.HISTOGRAM, "seconds", text, labels, edges, why))
 
     def info(self, name: str, text: str, *labels: str) -> Metric:
+        """Always 1; its labels are the news."""
         return self._add(Metric(name, Kind.INFO, "", text, labels))
 
     def _add(self, metric: Metric) -> Metric:
@@ -69,7 +75,7 @@ class _Declared:
         return metric
 
 
-_declare = _Declared()
+_declare = Declared()
 
 # ---------------------------------------------------------------- requests, settled once each
 
