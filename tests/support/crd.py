@@ -1,4 +1,4 @@
-"""Validates a manifest against a custom resource's schema, strictly: a field that the schema does not name is a fault."""
+"""Validates a manifest against a custom resource's schema, strictly: a field that the schema does not name is wrong."""
 
 from pathlib import Path
 from typing import Any

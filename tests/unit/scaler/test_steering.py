@@ -58,7 +58,7 @@ async def test_an_earlier_day_is_remembered() -> None:
 
     decision = await ask(write_pool(config, demand, lambda _: 6.0), config)
     assert decision.foreseen == pytest.approx(12.0)
-    assert decision.target == 16
+    assert decision.target == 14
 
 
 async def test_burn_of_capacity_raises_and_other_burn_only_holds() -> None:
@@ -167,7 +167,7 @@ async def test_the_last_target_stands_while_prometheus_is_away() -> None:
 
 
 async def test_each_step_is_taken_once() -> None:
-    config = replace(CONFIG, step_s=0.1, lag_s=0.0)
+    config = replace(CONFIG, step_s=0.125, lag_s=0.0)
     source = write_pool(config, lambda _: 9.0, lambda _: 11.0)
     await decide(config, source, NOW)
     once, source.asked = source.asked, 0
@@ -178,7 +178,7 @@ async def test_each_step_is_taken_once() -> None:
         looks += 1
         if looks == 5:
             stop.set()
-        return NOW if looks < 4 else NOW + 0.1
+        return NOW if looks < 4 else NOW + 0.125
 
     await steer(config, source, bulletin, stop, wall)
     assert (looks, source.asked) == (5, 2 * once)
