@@ -1,11 +1,19 @@
 """Validates a manifest against a custom resource's schema, strictly: a field that the schema does not name is wrong."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-CRDS = Path("/work/shared/crds")
+
+def _find_folder() -> Path:
+    """``SLUICE_CRDS``, else ``shared/crds`` in any folder above the repository."""
+    above = [folder / "shared" / "crds" for folder in Path(__file__).resolve().parents]
+    return Path(os.environ.get("SLUICE_CRDS") or next((one for one in above if one.is_dir()), "crds"))
+
+
+CRDS = _find_folder()
 
 _KINDS = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float)}
 
