@@ -71,14 +71,21 @@ async def _ask(config: SteeringConfig, source: Source, begin: float, end: float)
     found = await asyncio.gather(
         *(source.fetch(text, begin, end, config.step_s) for text in texts),
         *(source.fetch(text, begin, end, wide_s) for text in slow),
+        return_exceptions=True,  # so that none is left behind when one fails
     )
-    series = iter(found)
+    series = iter([_read(one) for one in found])
     parts = {part: next(series) for part in queries}
     valid, short = {window: next(series) for window in fast}, {window: next(series) for window in fast}
     missed = {Window.H1: next(series)}
     for kind in (valid, short):
         kind.update({window: _widen(next(series)) for window in SLOW_WINDOWS})
     return Answers(parts, valid, short, missed)
+
+
+def _read(found: Series | BaseException) -> Series:
+    if isinstance(found, BaseException):
+        raise found
+    return found
 
 
 def _widen(series: Series) -> Series:
