@@ -65,9 +65,13 @@ async def run_gateway(
     house.server = await loop.create_server(
         house.factory, sock=public, backlog=_BACKLOG, **listening_options(certificates, plan.edge.head_timeout_s)
     )
-    monitoring = asyncio.ensure_future(house.monitor.run())
+    watching = {asyncio.ensure_future(house.monitor.run())}
+    if house.costs is not None:
+        watching.add(asyncio.ensure_future(house.costs.run()))
     for beat in house.beats:
         beat.start()
+    if house.record is not None:
+        house.record.start()
     loop.add_signal_handler(signal.SIGTERM, house.desk.take_signal)
     loop.add_signal_handler(signal.SIGINT, house.desk.take_signal)
     loop.add_signal_handler(signal.SIGHUP, house.desk.begin_reload)
@@ -78,8 +82,11 @@ async def run_gateway(
     try:
         await house.drain.run(house.bounds)
     finally:
-        monitoring.cancel()
-        await asyncio.wait({monitoring})
+        for task in watching:
+            task.cancel()
+        await asyncio.wait(watching)
         await admin.stop()
         house.close()
+        if house.record is not None:
+            await house.record.close()
     _log.info("left")

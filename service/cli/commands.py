@@ -9,12 +9,13 @@ from service.cli.emulate import emulate
 from service.cli.explain import explain
 from service.cli.keys import app as keys
 from service.cli.replay import replay
+from service.cli.report import report
 from service.cli.scaler import scaler
 from service.cli.serve import serve
 from service.cli.slo import app as slo
 from service.cli.up import up
 from service.cli.version import show_version
-from service.cli.worker import app as worker
+from service.cli.worker_drain import app as worker
 
 app = typer.Typer(
     name="sluice",
@@ -36,4 +37,5 @@ app.command()(emulate)
 app.command()(drain)
 app.command()(explain)
 app.command()(replay)
+app.command()(report)
 app.command("version")(show_version)

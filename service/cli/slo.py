@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.options import FAILED, say, tell_faults
+from service.cli.options import FAILED, fail, say, tell_faults
 from service.rulebook.book import build_book, compare_book, write_book
 from service.rulebook.sources import Sources, read_sources
 from service.settings.build import load_plan
@@ -28,7 +28,7 @@ def generate(folder: FolderOption = Path("slo")) -> None:
 
     Example:  sluice slo generate
     """
-    book = build_book(_read(folder))
+    book = _build(_read(folder))
     changed = write_book(folder, book)
     for name in changed:
         say(f"wrote {folder / name}")
@@ -49,7 +49,7 @@ def check(
     Example:  sluice slo check -c sluice.yaml
     """
     sources = _read(folder)
-    differences = compare_book(folder, build_book(sources))
+    differences = compare_book(folder, _build(sources))
     mismatches = [] if config is None else _compare_config(sources, config)
     if as_json:
         print(json.dumps({"generated": differences, "config": mismatches}))
@@ -74,6 +74,13 @@ def _read(folder: Path) -> Sources:
         return read_sources(folder)
     except SettingsRefusedError as refused:
         tell_faults(folder, refused)
+
+
+def _build(sources: Sources) -> dict[str, str]:
+    try:
+        return build_book(sources)
+    except ModuleNotFoundError as missing:
+        fail(f"{missing.name} is not installed; dashboards are made with it: pip install 'sluice[slo]'")
 
 
 def _compare_config(sources: Sources, config: Path) -> list[str]:

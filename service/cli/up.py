@@ -47,7 +47,7 @@ def up(
     ] = 5.0,
     worker_options: Annotated[str, typer.Option(help="More options of emulated workers; see sluice emulate.")] = "",
     folder: Annotated[
-        Path | None, typer.Option("--dir", help="Where configuration and logs go; else var/up-PORT.")
+        Path | None, typer.Option("--dir", help="Where all files go; else var/up-PORT, the ledger var.")
     ] = None,
 ) -> None:
     """Start workers and a gateway on loopback, print keys and a curl line, stop all of it at Ctrl-C.
@@ -64,7 +64,7 @@ def up(
             open_listener(HOST, number, setting).close()
         except AddressRefusedError as error:
             fail(str(error))
-    family = _Family(folder or Path(f"var/up-{port}"), port, admin, shlex.split(worker_options))
+    family = _Family(folder or Path(f"var/up-{port}"), port, admin, folder or Path("var"), shlex.split(worker_options))
     if autoscale:
         if most < workers:
             fail(f"--most {most} is less than --workers {workers}: there are more than there may be", BAD_INPUT)
@@ -83,12 +83,15 @@ class _Stopped(Exception):  # noqa: N818 - a way out, not an error
 class _Family:
     """The workers and their gateway."""
 
-    def __init__(self, folder: Path, port: int, admin_port: int, worker_options: list[str]) -> None:
+    def __init__(
+        self, folder: Path, port: int, admin_port: int, record_folder: Path, worker_options: list[str]
+    ) -> None:
         self.elasticity: Elasticity | None = None
         self._elastic: Elastic | None = None
         self._others: list[Child] = []
         self._worker_options = tuple(worker_options)
         self._folder = folder
+        self._record_folder = record_folder
         self._port = port
         self._admin_port = admin_port
         self._now = MonotonicClock().now
@@ -132,7 +135,7 @@ class _Family:
             line = (*argv, *self._worker_options)
             self._workers.append(self._child(f"worker {index}", f"worker-{index}.log", line, environment))
         keys = make_keys()
-        config = write_config(self._folder, plan, worker_ports, self._port, self._admin_port, keys)
+        config = write_config(self._folder, plan, worker_ports, self._port, self._admin_port, keys, self._record_folder)
         argv = (sys.executable, "-m", "service", "serve", "-c", str(config))
         self._gateway = self._child("gateway", "gateway.log", argv, {})
         for worker, worker_port in zip(self._workers, worker_ports, strict=True):
@@ -156,7 +159,7 @@ class _Family:
             return self._child(f"worker on {port}", f"worker-{port}.log", line, environment)
 
         def write(ports: Sequence[int]) -> None:
-            write_config(self._folder, plan, list(ports), self._port, self._admin_port, keys)
+            write_config(self._folder, plan, list(ports), self._port, self._admin_port, keys, self._record_folder)
 
         fleet = Fleet(start, lambda: find_free_ports(1)[0], GatewayRoll(self._admin_port, write), say, workers)
         self._elastic = Elastic(how, fleet, self._now)
@@ -198,6 +201,7 @@ class _Family:
         print("try it:")
         print(render_curl(self._port, plan.model, keys["priority"]))
         print(f"admin: http://{HOST}:{self._admin_port}/admin/v1/state, bearer token {token}")
+        print(f"ledger: {self._record_folder}/ledger.db; see 'sluice report'")
         print(f"logs and configuration: {self._folder}; Ctrl-C drains and stops all of it", flush=True)
 
     # ---------------------------------------------------------------- watch and stop

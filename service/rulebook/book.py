@@ -5,27 +5,49 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from service.rulebook.cases import build_absence, build_mutants, build_scenarios, render_cases
+from service.rulebook.derived import render_edges, render_scaler_inputs
+from service.rulebook.input_cases import build_prober_mutants, render_prober_cases, render_scaler_cases
 from service.rulebook.render import render_groups
 from service.rulebook.sources import Sources
 from service.slo.alerts import build_common_alerts, build_probe_alerts, build_tier_alerts
 from service.slo.rules import build_recordings
 
-GENERATED = ("rules", "tests", "dashboards")
+GENERATED = ("rules", "tests", "dashboards", "derived")
 """Folders in which nothing else may be."""
 
 
-def build_book(sources: Sources) -> dict[str, str]:
-    """Texts by path under the folder of the sources."""
-    plan, tiers = sources.plan, sources.tiers
-    book = {
-        "rules/recording.yaml": render_groups(build_recordings(plan)),
-        "rules/alerts.yaml": render_groups([build_common_alerts()]),
-        "rules/prober.yaml": render_groups([build_probe_alerts(tiers)]),
+def build_rules(sources: Sources, divisor: int = 1) -> dict[str, str]:
+    """Rule files by path; with a ``divisor`` all times are as much shorter, for drills."""
+    plan = sources.plan.shrink(divisor)
+    rules = {
+        "rules/recording.yaml": render_groups(build_recordings(plan, divisor)),
+        "rules/alerts.yaml": render_groups([build_common_alerts(divisor)]),
+        "rules/prober.yaml": render_groups([build_probe_alerts(sources.tiers)]),
     }
+    for tier in sources.tiers:
+        if not tier.best_effort:
+            rules[f"rules/alerts-{tier.tier}.yaml"] = render_groups([build_tier_alerts(plan, tier, divisor)])
+    return rules
+
+
+def build_book(sources: Sources) -> dict[str, str]:
+    """Texts by path under the folder of the sources.
+
+    Raises:
+        ModuleNotFoundError: Grafana's library is not installed.
+    """
+    from service.rulebook.dashboards import build_dashboards  # only who generates needs Grafana's library
+
+    plan, tiers = sources.plan, sources.tiers
+    book = build_rules(sources) | build_dashboards(sources)
+    book["derived/edges.yaml"] = render_edges(tiers)
+    book["derived/scaler.yaml"] = render_scaler_inputs(tiers)
+    book["tests/scaler.yaml"] = render_scaler_cases(tiers)
+    book["tests/prober.yaml"] = render_prober_cases(tiers)
+    book["tests/mutants/prober.yaml"] = render_groups([build_prober_mutants(tiers)])
     for tier in tiers:
         if tier.best_effort:
             continue
-        book[f"rules/alerts-{tier.tier}.yaml"] = render_groups([build_tier_alerts(plan, tier)])
         book[f"tests/mutants/{tier.tier}.yaml"] = render_groups([build_mutants(plan, tier)])
         rule_files = (
             "../rules/recording.yaml",

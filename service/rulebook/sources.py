@@ -172,10 +172,20 @@ def validate(tree: Any, lines: Lines, kind: type[Any], where: str, faults: list[
         return kind.model_validate(tree)
     except ValidationError as error:
         for problem in error.errors(include_url=False):
-            path = ".".join(str(key) for key in problem["loc"])
+            path = _write_path(problem["loc"], lines)
             message = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
             faults.append(SettingsFault(f"{where}: {path}".rstrip(": "), message, "", locate(path, lines)))
         return None
+
+
+def _write_path(location: tuple[int | str, ...], lines: Lines) -> str:
+    path = ""
+    for key in location:
+        if key == "[key]":  # pydantic's mark for a fault of the key itself
+            break
+        item = f"{path}[{key}]"
+        path = item if item in lines else f"{path}.{key}" if path else str(key)
+    return path
 
 
 def _read(path: Path, kind: type[Any], faults: list[SettingsFault]) -> Any:  # noqa: ANN401 - one of the parts

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from service.flow.limit import FIRST_LIMIT
+from service.ledger.location import check_url
 from service.workers.addresses import parse_address
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
@@ -46,15 +47,39 @@ def _check_url(url: str) -> str:
     return url
 
 
+DnsLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+
+
+def _check_api_url(url: str) -> str:
+    if re.fullmatch(r"https?://[^/\s?#@]+/?", url) is None:
+        raise ValueError(f"{url!r} is not the URL of an API server, such as https://10.0.0.1:6443")
+    return url.rstrip("/")
+
+
+class KubernetesSettings(Part):
+    """How the API server is reached; in a pod all of it is known."""
+
+    api_server: Annotated[Name, AfterValidator(_check_api_url)] | None = None
+    token_file: Name | None = None
+    ca_file: Name | None = None
+    relist_s: Annotated[float, Field(gt=0, le=30, allow_inf_nan=False)] = 25.0
+    deletion_cost: bool = False
+
+
 class PoolSettings(Part):
     """The workers of one model and how they are found."""
 
-    discovery: Literal["static", "dns"]
+    discovery: Literal["static", "dns", "kubernetes"]
     workers: list[Annotated[Name, AfterValidator(_check_url)]] | None = None
     name: Name | None = None
     port: Port | None = None
+    service: DnsLabel | None = None
+    port_name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] | None = None
+    namespace: DnsLabel | None = None
+    kubernetes: KubernetesSettings = KubernetesSettings()
     tls: bool = False
     profile: Name | None = None
+    confirm_profile: bool | None = None
     api_key_env: Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$")] | None = None
     connect_timeout_s: Seconds = 2.0
     keep_alive_s: Seconds = 4.0
@@ -73,6 +98,7 @@ class HealthSettings(Part):
     failures_to_eject: Count = 3
     recovery_probes: Count = 2
     stale_after_s: Seconds = 5.0
+    prove_first: bool | None = None
 
 
 class TierSettings(Part):
@@ -133,6 +159,7 @@ class TenantSettings(Part):
     suspended: bool = False
     models: list[Name] = Field(default_factory=list)
     synthetic: bool = False
+    credits: Name = "standard"
 
 
 class RetrySettings(Part):
@@ -198,6 +225,20 @@ def _check_origin(origin: str) -> str:
     return origin
 
 
+class RecordSettings(Part):
+    """Where entries of the ledger wait for its database, how much of the disk they may take, and how many calendar
+    months before the present one keep their entries (rollups are kept for good)."""
+
+    spool: Name = "var/spool"
+    spool_max_bytes: Annotated[int, Field(ge=1024 * 1024, le=1 << 40)] = 2 * 1024 * 1024 * 1024
+    retention_months: Annotated[int, Field(ge=1, le=1200)] = 13
+
+
+def _check_ledger(url: str) -> str:
+    check_url(url)
+    return url
+
+
 class Settings(Part):
     """The whole file."""
 
@@ -212,13 +253,14 @@ class Settings(Part):
     state: Literal["memory"] = "memory"
     logs: LogSettings = LogSettings()
     maintenance: list[MaintenanceSettings] = Field(default_factory=list)
+    ledger: Annotated[Name, AfterValidator(_check_ledger)] | None = "sqlite:///var/ledger.db"
+    record: RecordSettings = RecordSettings()
+    credits: dict[Name, dict[Ratio, Annotated[float, Field(ge=0, le=1)]]] = Field(default_factory=dict)
 
 
 NOT_YET = {
     "contract": "quotas and contracts are not enforced by this version",
     "excess": "traffic above contract is not told apart by this version",
-    "credits": "SLA credits are not computed by this version",
-    "ledger": "no SLA ledger is written by this version",
     "trusted_proxies": "forwarded addresses are not read by this version",
 }
 """Settings of the documented shape that have no effect here: refused rather than ignored."""

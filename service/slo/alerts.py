@@ -26,6 +26,8 @@ _INTERVAL_S = 15
 _KEEP_FIRING_S = 5 * MINUTE_S
 _ABSENT_BUDGET_SHARE = 0.01
 _ABSENT_FLOOR_S = MINUTE_S
+_ABSENT_FLOOR_OF_DRILLS_S = 10
+"""A Prometheus begins to scrape up to 5 s after its start, whatever its intervals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,8 @@ def _build_exhausted(plan: WindowPlan, tier: TierObjectives, objective: Objectiv
 def _build_absent(plan: WindowPlan, tier: TierObjectives, divisor: int) -> Rule:
     """Waits as long as an outage needs to spend 1 % of the tightest budget: what nobody sees may be one."""
     tightest = min(objective.budget_ratio for objective in tier.objectives)
-    for_s = max(_ABSENT_FLOOR_S // divisor, round(_ABSENT_BUDGET_SHARE * tightest * plan.period_s))
+    floor_s = max(_ABSENT_FLOOR_S // divisor, _ABSENT_FLOOR_OF_DRILLS_S)
+    for_s = max(floor_s, round(_ABSENT_BUDGET_SHARE * tightest * plan.period_s))
     series = f'{EVENTS_METRIC}{{tier="{tier.tier}",slo="{tier.objectives[0].indicator}",result="good"}}'
     return Rule(
         ABSENT_ALERT, f"absent({series})", alert=True, for_s=for_s,

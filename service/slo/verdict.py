@@ -29,14 +29,21 @@ class Standing(Enum):
     MISSED = "missed"
     EXCLUDED = "excluded"
 
+    def __init__(self, label: str) -> None:
+        self.label = label
+
 
 class Result(Enum):
-    """What a request is for one SLI."""
+    """What a request is for one SLI; ``letter`` is how the ledger writes it."""
 
     GOOD = "good"
     BAD = "bad"
     EXCLUDED = "excluded"
     NOT_APPLICABLE = "not_applicable"
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.letter = {"excluded": "x", "not_applicable": "-"}.get(label, label[0])
 
 
 class Reason(Enum):

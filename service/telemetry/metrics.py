@@ -217,12 +217,46 @@ PERMITS = _declare.gauge("sluice_permits", "", "Permits of all usable workers to
 WORKER_KV = _declare.gauge(
     "sluice_worker_kv_ratio", "ratio", "Share of a worker's KV cache in use; absent while it does not say.", "worker"
 )  # fmt: skip
+DISCOVERY_AGE = _declare.gauge(
+    "sluice_discovery_age_seconds", "seconds",
+    "Age of the last confirmation of the list of workers; absent before the first, and where the list is in the file.",
+)  # fmt: skip
+DISCOVERY_FAILURES = _declare.counter(
+    "sluice_discovery_failures_total", "failures",
+    "Attempts to learn of workers that failed: a name did not resolve, a list or a watch broke or was refused.",
+)  # fmt: skip
+DISCOVERY_MISSED = _declare.counter(
+    "sluice_discovery_missed_total", "lists",
+    "Lists with a change of which the watch had not told: it was silent, or has gaps.",
+)  # fmt: skip
 BROWNOUT_LEVEL = _declare.gauge(
     "sluice_brownout_level", "", "Level of brownout that an operator has forced, 0 (none) to 3."
 )  # fmt: skip
 JOURNAL_DROPPED = _declare.counter(
     "sluice_journal_dropped_total", "events",
     "Decisions that are missing from the journal file: no room, no disk, or it is full; absent without a journal.",
+)  # fmt: skip
+LEDGER_WAITING = _declare.gauge(
+    "sluice_ledger_waiting_entries", "entries",
+    "Entries that are safe in the spool and not in the database yet; absent without a ledger.",
+)  # fmt: skip
+LEDGER_PENDING = _declare.gauge(
+    "sluice_ledger_pending_entries", "entries",
+    "Entries that are only in memory: those of the last 0.1 s, or more if the disk fails; absent without a ledger.",
+)  # fmt: skip
+LEDGER_LOST = _declare.counter(
+    "sluice_ledger_lost_total", "entries",
+    "Entries that found no room in the spool nor in memory and exist only as this number; absent without a ledger.",
+)  # fmt: skip
+LEDGER_SPOOL_BYTES = _declare.gauge(
+    "sluice_ledger_spool_bytes", "bytes", "What the spool takes on the disk; absent without a ledger."
+)  # fmt: skip
+LEDGER_SPOOL_BYTES_MAX = _declare.gauge(
+    "sluice_ledger_spool_max_bytes", "bytes", "What the spool may take on the disk; absent without a ledger."
+)  # fmt: skip
+LEDGER_AWAY = _declare.gauge(
+    "sluice_ledger_database_away", "",
+    "1 while the clerk cannot write the ledger's database, else 0; absent without a ledger.",
 )  # fmt: skip
 BODY_BYTES = _declare.gauge(
     "sluice_body_bytes_in_flight", "",

@@ -122,7 +122,7 @@ def test_the_demo_configuration_is_valid_and_holds_no_key(tmp_path):
     assert len(plan.commands) == 2
     assert all("service.emulator" in argv for argv, _ in plan.commands)
     keys = make_keys()
-    path = write_config(tmp_path, plan, [26002, 26003], 26000, 26001, keys)
+    path = write_config(tmp_path, plan, [26002, 26003], 26000, 26001, keys, tmp_path)
     built = load_plan(path, {}, b"")
     assert {tenant.tier for _, tenant in built.keys} == set(keys) == {"priority", "default", "flex"}
     assert {digest for digest, _ in built.keys} == {hash_key(key.encode()) for key in keys.values()}
