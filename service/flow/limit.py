@@ -1,6 +1,7 @@
 """Finds how many requests a worker can carry within the targets: learned from the worker, never configured."""
 
 from service.domain.load import WorkerLoad
+from service.domain.replica import Certainty
 from service.flow.pace import DecodePace
 
 FIRST_LIMIT = 8
@@ -74,6 +75,23 @@ class WorkerLimit:
         self.limit += 1
         return True
 
+    @property
+    def certainty(self) -> Certainty:
+        """How much is known of it."""
+        if self._found:
+            return Certainty.FOUND
+        return Certainty.NOTHING if self._first is not None else Certainty.SEARCHED
+
+    def raise_by(self, permits: int) -> None:
+        """First tokens that other gateways saw on the worker raised the limit there by so much."""
+        if self.certainty is Certainty.SEARCHED:
+            self.limit += permits
+
+    def adopt(self, permits: int, certainty: Certainty) -> None:
+        """Other gateways know more of this worker."""
+        if certainty > self.certainty:
+            self.limit, self._first, self._found = permits, None, certainty is Certainty.FOUND
+
     def observe(
         self,
         load: WorkerLoad | None,
@@ -93,6 +111,9 @@ class WorkerLimit:
         used = batch >= _SATURATED * self.limit
         if told and used:
             wished = self.limit * _GROWTH_AFTER + 1.0 if self._found else self.limit * 2.0
+        if target_s is None and self.slots is None:
+            self._found = False  # no promise bounds it, or none that could be kept: what it carries is no mistake
+            wished = max(wished, batch)
         if target_s is not None and pace.known:
             bound = _ROOM * target_s
             if (pace.predict_s(wished) or 0.0) > bound:
@@ -100,7 +121,7 @@ class WorkerLimit:
                 # without readings a pace at few requests is carried far to a guess: nobody is refused for that
                 self._found = self._found or load is not None or used
         if self.slots is not None and wished >= self.slots:
-            wished = self.slots
+            wished = float(self.slots)
             self._found = True
         self.limit = max(int(wished), 1)
 

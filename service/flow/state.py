@@ -15,6 +15,7 @@ from service.flow.pace import PrefillPace
 from service.flow.prefix import CacheTrust, PrefixTable, SessionTable
 from service.flow.queue import WaitingRoom
 from service.flow.retry import RetryBudget
+from service.flow.sharing import Sharing
 
 _ADMISSION_LEVEL = 0.95
 """Share of requests whose first token must come within what was foreseen when they were let in (algorithms 3.7)."""
@@ -47,6 +48,7 @@ class FlowState:
     sequence: int = 0
     draining: bool = False
     floor_credit_s: float = 0.0
+    sharing: Sharing | None = None
 
     def calibration(self, tier: TierName) -> Quantile:
         """How far this tier's first tokens come after they were foreseen."""
@@ -80,6 +82,7 @@ class FlowState:
 
     @property
     def loosest_tpot_s(self) -> float | None:
-        """The largest time per token that any tier promises."""
+        """The largest time per token that any tier promises; ``None`` where none does, or no worker could keep it."""
         targets = [tier.tpot_target_s for tier in self.config.tiers.values() if tier.tpot_target_s is not None]
-        return max(targets, default=None)
+        loosest_s = max(targets, default=None)
+        return None if loosest_s is None or loosest_s < self.ledger.common.lone_s else loosest_s

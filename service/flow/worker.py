@@ -1,6 +1,7 @@
 """What the core knows and has learned of one worker."""
 
 from dataclasses import dataclass, field
+from math import inf
 
 from service.domain.load import WorkerLoad
 from service.domain.units import RequestId, WorkerId
@@ -31,11 +32,16 @@ class WorkerState:
     """One worker. ``held`` are the requests on it, in order of dispatch; ``backlog_tokens`` the uncached prompt tokens
     sent to it whose first token has not come; ``decoding`` how many have theirs. ``common`` is
     the pace of all workers of the pool, shared between them. ``permits`` is how many requests it may hold: its limit,
-    within the operator's cap. ``cache`` is the number of its prefix cache (``flow.prefix``), another after each start.
+    within the operator's cap. ``share`` is the part of its limit that this gateway may use where several serve the
+    same workers, ``foreign`` how many requests the others have there; ``decoding``, ``backlog_tokens`` and ``promises``
+    count theirs too (``flow.replicas``). ``cache`` is the number of its prefix cache (``flow.prefix``), another after
+    each start.
     """
 
     worker_id: WorkerId
     healthy: bool = False
+    known: bool = False
+    """It has been healthy at least once; before that it starts."""
     draining: bool = False
     listed: bool = True
     held: dict[RequestId, None] = field(default_factory=dict)
@@ -51,12 +57,19 @@ class WorkerState:
     limit: WorkerLimit = field(default_factory=WorkerLimit)
     permits: int = 0
     promises: dict[float, int] = field(default_factory=dict)
+    tightest_s: float = inf
+    """The smallest time per token that somebody on this worker was promised and that can be kept; infinity where
+    there is none."""
     strain: float = 0.0
     prefill_ratio: float = 0.0
     prefilled_tokens: int = 0
     slack: Slack = field(default_factory=Slack)
     _was_prefilling: bool = False
     next_lesson_at: float = 0.0
+    share: int | None = None
+    foreign: int = 0
+    sent_tokens: int = 0
+    widened: int = 0
     cache: int = 0
     trust: CacheTrust = field(default_factory=CacheTrust)
     medians: Medians = field(default_factory=Medians)
@@ -74,15 +87,17 @@ class WorkerState:
         if tpot_s is not None:
             self.strain += change / tpot_s
             count = self.promises.get(tpot_s, 0) + change
-            if count:
-                self.promises[tpot_s] = count
-            else:
+            if not count:
                 del self.promises[tpot_s]
+                self._find_tightest()
+                return
+            self.promises[tpot_s] = count
+            if count == change:  # the first of them
+                self._find_tightest()
 
-    @property
-    def tightest_s(self) -> float | None:
-        """The smallest time per token that somebody on this worker was promised."""
-        return min(self.promises, default=None)
+    def _find_tightest(self) -> None:
+        lone_s = self.read_pace().lone_s
+        self.tightest_s = min([tpot_s for tpot_s in self.promises if tpot_s >= lone_s], default=inf)
 
     def read_pace(self) -> DecodePace:
         """Its own pace, or that of all workers as long as its own could not be measured."""
@@ -111,7 +126,7 @@ class WorkerState:
         anything is kept fit for that. What share of the time goes to prompts is kept beside it.
         """
         before, self.load = self.load, load
-        self.limit.begin(load, len(self.held))
+        self.limit.begin(load, len(self.held) + self.foreign)
         self.count_decoding(0, now)
         area, self._area = self._area, 0.0
         peak, self._peak = self._peak, self.decoding
@@ -130,13 +145,16 @@ class WorkerState:
             tpot_s = batch * max(length_s - prefilled_s, 0.2 * length_s) / made
             self.pace.observe(batch, tpot_s)
             self.common.observe(batch, tpot_s)
-        target_s = self.tightest_s or loosest_s
+        self._find_tightest()
+        target_s = self.tightest_s if self.tightest_s < inf else loosest_s
         self.slack.learn(self.read_pace().predict_s(max(float(self.decoding), 1.0)), target_s)
         if target_s is not None:
             target_s *= 1.0 - min(self.prefill_ratio, 0.8)  # what prompts take, decoding cannot have
         if load.age_s(now) > STALE_AFTER_S:
             return  # it tells of another time: nothing is granted because of it
-        self.limit.observe(load, max(batch, float(len(self.held))), peak, self.prefilling_s, target_s, self.read_pace())
+        self.limit.observe(
+            load, max(batch, float(len(self.held) + self.foreign)), peak, self.prefilling_s, target_s, self.read_pace()
+        )
 
     def has_restarted(self, load: WorkerLoad) -> bool:
         """Whether ``load``, which has not been taken in yet, tells of another start than the last reading."""

@@ -36,6 +36,10 @@ class Papers(Protocol):
         """Read them again: faults, and what waits for a restart."""
         ...
 
+    def budgets(self) -> Sequence[Json]:
+        """What is left of each error budget."""
+        ...
+
     def brownout_level(self) -> int:
         """The level an operator has forced."""
         ...
@@ -90,6 +94,7 @@ class Desk:
                 "last_error": source.last_error,
             },
             "brownout_level": self._papers.brownout_level(),
+            "budgets": list(self._papers.budgets()),
             **self.queues(),
             "workers": list(self.workers()),
         }
@@ -149,6 +154,14 @@ class Desk:
         _log.info("worker %s: %s", worker_id, "draining" if draining else "takes work again")
         self._set_draining(WorkerId(worker_id), draining)
         return True
+
+    def let_worker_go(self) -> str | None:
+        """Drain the worker whose going is felt least; its id, or ``None`` if none may go."""
+        worker_id = self._driver.choose_leaving()
+        if worker_id is not None:
+            _log.info("worker %s: draining, one too many", worker_id)
+            self._set_draining(worker_id, True)
+        return worker_id
 
     def begin_reload(self) -> None:
         """Read the configuration again; how that went is in the log."""

@@ -18,6 +18,8 @@ GOOD = {
     "tenants": [{"id": "acme", "tier": "flex", "keys": [{"hash": HASH, "prefix": "sk-sluice-abcd"}]}],
 }
 
+API = {"api_server": "https://api:6443"}
+CLUSTER = {"discovery": "kubernetes", "service": "w", "port_name": "http", "namespace": "n", "kubernetes": API}
 PROMISE = {"rank": 0, "availability": 0.9, "attainment": 0.9}
 
 
@@ -46,23 +48,24 @@ tiers:
   b: {rank: 1, best_effort: true}
   c: {rank: 1, best_effort: true, availability: 0.9}
 tenants:
-  - {id: x, tier: nope, contract: {}}
+  - {id: x, tier: nope, trusted_proxies: []}
   - {id: x, tier: b, suspended: "no"}
 limits: {drain_delay_s: 700, queue_ttl_s: "8", retry: {attempt_max: 3}}
-state: redis://x
+state: redis://:secret@x
 """
     faults = find_faults(text)
     assert set(faults) == {
         "model", "modle", "pool.profil", "pool.workers[0]", "tiers.a.availability", "tiers.c", "tiers.c.rank",
-        "tenants[0].tier", "tenants[0].contract", "tenants[1].id", "tenants[1].suspended", "limits.queue_ttl_s",
+        "tenants[0].tier", "tenants[0].trusted_proxies", "tenants[1].id", "tenants[1].suspended", "limits.queue_ttl_s",
         "limits.retry.attempt_max", "state",
     }  # fmt: skip
     assert faults["modle"].cure == "did you mean 'model'?"
     assert faults["limits.retry.attempt_max"].cure == "did you mean 'attempts_max'?"
     assert faults["tenants[0].tier"].line == 9
     assert faults["tenants[0].tier"].cure == "use a or b or c"
-    assert "not enforced by this version" in faults["tenants[0].contract"].message
-    assert "only 'memory' exists" in faults["state"].message
+    assert "not read by this version" in faults["tenants[0].trusted_proxies"].message
+    assert "SLUICE_REDIS_PASSWORD" in faults["state"].message
+    assert "secret" not in str(faults["state"])
     assert str(faults["modle"]) == "modle (line 2): is not known (did you mean 'model'?)"
 
 
@@ -113,6 +116,20 @@ def test_a_key_that_stands_twice_is_a_fault_where_it_stands():
         ({"pool": {"discovery": "dns", "port": 1, "profile": "m3.1-flash"}}, "pool.name"),
         ({"pool": {**GOOD["pool"], "discovery": "dns", "name": "w", "port": 1}}, "pool.workers"),
         ({"pool": {**GOOD["pool"], "name": "w"}}, "pool.name"),
+        ({"pool": {**GOOD["pool"], "service": "w"}}, "pool.service"),
+        ({"pool": {**GOOD["pool"], "kubernetes": {"relist_s": 3.0}}}, "pool.kubernetes"),
+        ({"pool": {**CLUSTER, "service": None}}, "pool.service"),
+        ({"pool": {**CLUSTER, "confirm_profile": True}}, "pool.confirm_profile"),
+        ({"pool": {**CLUSTER, "service": "Not_A_Name"}}, "pool.service"),
+        ({"pool": {**CLUSTER, "workers": ["http://a:1"]}}, "pool.workers"),
+        ({"pool": {**CLUSTER, "name": "w"}}, "pool.name"),
+        ({"pool": {**CLUSTER, "port": 8000}}, "pool.port"),
+        ({"pool": {**CLUSTER, "namespace": None}}, "pool.namespace"),
+        ({"pool": {**CLUSTER, "kubernetes": {}}}, "pool.kubernetes.api_server"),
+        ({"pool": {**CLUSTER, "kubernetes": {"api_server": "api:6443"}}}, "pool.kubernetes.api_server"),
+        ({"pool": {**CLUSTER, "kubernetes": {**API, "token_file": "/none"}}}, "pool.kubernetes.token_file"),
+        ({"pool": {**CLUSTER, "kubernetes": {**API, "ca_file": "/none"}}}, "pool.kubernetes.ca_file"),
+        ({"pool": {**CLUSTER, "kubernetes": {**API, "relist_s": 31.0}}}, "pool.kubernetes.relist_s"),
         ({"pool": {**GOOD["pool"], "workers": ["http://a:1", "http://a:1/"]}}, "pool.workers[1]"),
         ({"pool": {**GOOD["pool"], "profile": "big"}}, "pool.profile"),
         ({"pool": {**GOOD["pool"], "api_key_env": "NOT_SET"}}, "pool.api_key_env"),
