@@ -5,7 +5,7 @@ from html import escape
 
 from service.ledger.plots import draw_line, draw_stacks
 from service.ledger.query import span_of
-from service.ledger.render import describe_span, objective_of, percent, seconds, tell_evidence
+from service.ledger.render import describe_span, objective_of, percent, seconds, tell_evidence, tell_maintenance
 from service.ledger.report import QUANTILES, Account, Report
 from service.slo.attainment import SLIS
 
@@ -40,6 +40,10 @@ def render_html(report: Report) -> str:
     days = (span_of(report.month)[1] - span_of(report.month)[0]) // 24
     for account in report.accounts:
         parts += _show_account(account, days)
+    if report.maintenance:
+        parts.append("<h2>Announced maintenance</h2><ul>")
+        parts += [f"<li>{escape(line)}</li>" for line in tell_maintenance(report)]
+        parts.append("</ul>")
     parts.append("<h2>Evidence</h2><div class=evidence>")
     parts += [f"<div>{escape(line)}</div>" for line in tell_evidence(report)]
     parts.append("</div></body></html>\n")
