@@ -149,6 +149,7 @@ def test_what_is_no_place_for_a_ledger_is_refused_with_the_cure(url, words):
 
 def test_postgres_needs_its_package(monkeypatch):
     check_url("postgresql://sluice:secret@db:5432/sluice")
+    check_url("postgres://sluice@/sluice?host=/var/run/postgresql")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(LedgerUrlError, match=r"sluice\[postgres\]"):
         check_url("postgresql://sluice@db/sluice")
