@@ -2,6 +2,7 @@
 
     python -m loadtests.live.ledger_month fill --database var/month.db --requests 10000000
     python -m loadtests.live.ledger_month measure --database var/month.db
+    python -m loadtests.live.ledger_month picture --database var/month.db
 
 ``fill`` goes through the clerk's own code (rollups, chain, one transaction per batch) and goes on where it was stopped;
 ``--limit-s`` stops it after so many seconds. ``measure`` runs ``sluice report`` in a process of its own, watches its
@@ -187,10 +188,20 @@ def _compare(path: Path, told: dict[str, Any]) -> list[str]:
     return faults
 
 
+def take_picture(path: Path) -> None:
+    """The page of one tenant as a browser shows it, beside the report; needs Chromium."""
+    page, picture = path.with_suffix(".html").resolve(), REPORT.with_suffix(".png").resolve()
+    argv = [sys.executable, "-m", "service", "report", "--month", MONTH, "--ledger", f"sqlite:///{path}"]
+    subprocess.run([*argv, "--tenant", "tenant-03", "--format", "html", "-o", page], check=True)  # noqa: S603
+    shoot = ["chromium", "--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1000,1500"]
+    subprocess.run([*shoot, f"--screenshot={picture}", page.as_uri()], check=True)  # noqa: S603
+    print(f"written: {picture}")
+
+
 def main() -> int:
-    """Fill or measure."""
+    """Fill, measure, or show."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("fill", "measure"))
+    parser.add_argument("what", choices=("fill", "measure", "picture"))
     parser.add_argument("--database", type=Path, default=Path("var/month.db"))
     parser.add_argument("--requests", type=int, default=10_000_000)
     parser.add_argument("--limit-s", type=float, default=1e9)
@@ -200,6 +211,9 @@ def main() -> int:
         began_at = time.monotonic()
         print(f"{fill(options.database, options.requests, options.limit_s)} entries, "
               f"{time.monotonic() - began_at:.0f} s, {options.database.stat().st_size / 2**20:.0f} MiB")  # fmt: skip
+        return 0
+    if options.what == "picture":
+        take_picture(options.database)
         return 0
     figures = measure(options.database, options.verify)
     REPORT.write_text(json.dumps(figures, indent=2) + "\n")

@@ -15,7 +15,7 @@ body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem;border-bottom:1px solid #d5dae0;padding-bottom:.2rem}
 table{border-collapse:collapse;margin:.8rem 0;width:100%}
 th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid #e6e9ed}
-th:first-child,td:first-child{text-align:left}th{font-weight:600}.bad{color:#b3261e;font-weight:600}.kept{color:#1d7a53}
+td{white-space:nowrap}th:first-child,td:first-child{text-align:left;white-space:normal}th{font-weight:600}.bad{color:#b3261e;font-weight:600}.kept{color:#1d7a53}
 figure{margin:1rem 0}figcaption{font-size:.85rem;color:#5a6572}svg{width:100%;height:auto}
 svg text{font:11px system-ui,sans-serif;fill:#5a6572}.axis{stroke:#9aa4af;fill:none}
 .evidence{font:12px/1.6 ui-monospace,monospace;overflow-wrap:anywhere}
@@ -99,12 +99,12 @@ def _show_account(account: Account, days: int) -> Iterator[str]:
         ],
     )
     yield _show_classes(account)
+    yield from _draw(account, days)
     if total.reasons:
         yield _table(
             ("reason", "standing", "requests"),
             [[escape(reason), standing, f"{n:,}"] for (standing, reason), n in sorted(total.reasons.items())],
         )
-    yield from _draw(account, days)
 
 
 def _promised(account: Account, sli: str) -> str:
