@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from service.domain.units import WorkerId
 from service.flow.stats import FlowStats
@@ -16,15 +17,42 @@ from service.telemetry.metrics import (
     DRAINING,
     IN_FLIGHT,
     JOURNAL_DROPPED,
+    LEDGER_AWAY,
+    LEDGER_LOST,
+    LEDGER_PENDING,
+    LEDGER_SPOOL_BYTES,
+    LEDGER_SPOOL_BYTES_MAX,
+    LEDGER_WAITING,
+    MAINTENANCE,
     PERMITS_HELD,
     QUEUED_REQUESTS,
     QUEUED_TOKENS,
+    REPLICAS,
+    REPLICAS_SILENT,
     WORKER_HEALTHY,
     WORKER_LOAD_AGE,
+    WORKER_PERMITS,
     WORKERS,
     Family,
     Metric,
 )
+
+
+class RecordFigures(Protocol):
+    """The state of the ledger's spool; see ``service.record.RecordFigures``."""
+
+    @property
+    def waiting(self) -> int | None: ...
+    @property
+    def pending(self) -> int: ...
+    @property
+    def lost(self) -> int: ...
+    @property
+    def spool_bytes(self) -> int: ...
+    @property
+    def spool_bytes_max(self) -> int: ...
+    @property
+    def database_away(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +74,8 @@ class Snapshot:
     connections: int | None = None
     brownout_level: int = 0
     journal_dropped: int | None = None
+    maintenance: bool = False
+    record: RecordFigures | None = None
     discovery: Discovered | None = None
 
 
@@ -57,6 +87,9 @@ def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
     yield _single(PERMITS_HELD, flow.in_flight)
     yield _single(DRAINING, int(flow.draining))
     yield Family(IN_FLIGHT, [((worker.worker_id,), worker.in_flight) for worker in flow.workers])
+    yield Family(WORKER_PERMITS, [((worker.worker_id,), worker.permits) for worker in flow.workers])
+    yield _single(REPLICAS, flow.replicas)
+    yield _single(REPLICAS_SILENT, None if flow.alone is None else int(flow.alone))
     yield Family(WORKER_HEALTHY, [((worker.worker_id,), int(worker.healthy)) for worker in flow.workers])
     ages = [(worker.worker_id, snapshot.load_ages_s.get(worker.worker_id)) for worker in flow.workers]
     yield Family(WORKER_LOAD_AGE, [((worker_id,), age_s) for worker_id, age_s in ages if age_s is not None])
@@ -67,11 +100,23 @@ def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
     yield _single(BODY_BYTES, snapshot.body_bytes_in_flight)
     yield _single(CONNECTIONS, snapshot.connections)
     yield _single(BROWNOUT_LEVEL, snapshot.brownout_level)
+    yield _single(MAINTENANCE, int(snapshot.maintenance))
     yield _single(JOURNAL_DROPPED, snapshot.journal_dropped)
     discovery = snapshot.discovery
     yield _single(DISCOVERY_AGE, None if discovery is None else discovery.age_s)
     yield _single(DISCOVERY_FAILURES, None if discovery is None else discovery.failures)
     yield _single(DISCOVERY_MISSED, None if discovery is None else discovery.missed)
+
+    yield from _read_record(snapshot.record)
+
+
+def _read_record(record: RecordFigures | None) -> Iterator[Family]:
+    yield _single(LEDGER_WAITING, None if record is None else record.waiting)
+    yield _single(LEDGER_PENDING, None if record is None else record.pending)
+    yield _single(LEDGER_LOST, None if record is None else record.lost)
+    yield _single(LEDGER_SPOOL_BYTES, None if record is None else record.spool_bytes)
+    yield _single(LEDGER_SPOOL_BYTES_MAX, None if record is None else record.spool_bytes_max)
+    yield _single(LEDGER_AWAY, None if record is None else int(record.database_away))
 
 
 def _single(metric: Metric, value: float | None) -> Family:

@@ -145,6 +145,20 @@ def test_run_becomes_the_worker(became: list[Became], monkeypatch: pytest.Monkey
     assert environment["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] == "120"
 
 
+def test_run_takes_the_pods_grace_and_its_seat(became: list[Became]) -> None:
+    seat = ("--tensor-parallel", "8", "--nodes", "2", "--node-rank", "1", "--leader", "first.pods")
+    run("run", "--shutdown-grace-s", "1800", *seat)
+    ((_, argv, _),) = became
+    assert argv[argv.index("--shutdown-timeout") + 1] == "1800"
+    assert argv[argv.index("--nnodes") :][:7] == (
+        "--nnodes", "2", "--node-rank", "1", "--master-addr", "first.pods", "--headless",
+    )  # fmt: skip
+    code, _, err = run("run", "--nodes", "2", "--node-rank", "0")
+    assert code == 2
+    assert "the leader is unknown" in err
+    assert run("run", "--nodes", "2", "--leader", "first.pods")[0] == 2
+
+
 def test_run_of_the_cpu_profile(became: list[Became], tmp_path: Path) -> None:
     run("run", "--profile", "cpu-small", "--port", "9001")
     ((program, argv, environment),) = became
