@@ -58,6 +58,10 @@ def test_d18_pods_come_and_go(tmp_path):
             thread.do(cluster.terminate, "uid-0")
             await_workers(gateway, **{"uid-0": "draining", "uid-1": "good"})
             assert {ask(gateway) for _ in range(8)} == {second["opaque"]}
+            # an operator names it as people do, and cannot call back what the platform ends
+            assert gateway.admin("POST", "/admin/v1/workers/w-0/undrain").status_code == 200
+            await_workers(gateway, **{"uid-0": "draining", "uid-1": "good"})
+            assert gateway.admin("POST", "/admin/v1/workers/w-7/drain").status_code == 404
             # the watch falls silent, and the pod is gone: the next list tells
             cluster.muted = True
             thread.do(cluster.remove, "uid-0")
