@@ -41,6 +41,8 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     ],
     "cache": [{}, {"worker": {"cache": {"existingClaim": "w"}}}, {"worker": {"cache": {"enabled": False}}}],
     "worker scaling": [{}, {"worker": {"autoscaling": {"mode": "keda"}}}, {"worker": {"autoscaling": {"mode": "hpa"}}}],
+    "scaler": [{}, {"scaler": {"enabled": True}}, {"scaler": {"enabled": True, "pdb": {"enabled": False}}}],
+    "stores": [{}, {"secrets": {"redis": {"existingSecret": "r"}, "postgres": {"existingSecret": "p"}}}],
     "worker rollout": [{}, {"worker": {"strategy": {"maxSurge": "25%", "maxUnavailable": 0}}}],
     "classes": [{}, {"priorityClasses": {"create": True}}, {"worker": {"priorityClassName": "gpu"}}],
     "network": [{}, {"networkPolicy": {"enabled": False}}, {"networkPolicy": {"clients": [{"podSelector": {}}]}}],

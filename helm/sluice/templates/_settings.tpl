@@ -38,10 +38,20 @@ A value as block YAML. Not toYaml: that writes 1048576 as 1.048576e+06 and the e
 {{- end -}}
 {{- end -}}
 
+{{/* Whether gateways tell the cluster which worker is the cheapest to lose: where something scales a Deployment. */}}
+{{- define "sluice.tellsDeletionCost" -}}
+{{- with .Values.worker -}}
+{{- and .enabled (eq .kind "Deployment") (ne .autoscaling.mode "none") (eq $.Values.gateway.discovery "kubernetes") -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "sluice.settings" -}}
 {{- $settings := deepCopy .Values.settings -}}
 {{- $workers := printf "%s-workers" (include "sluice.fullname" .) -}}
 {{- $pool := dict "discovery" "kubernetes" "service" $workers "port_name" "http" "namespace" .Release.Namespace -}}
+{{- if eq (include "sluice.tellsDeletionCost" .) "true" -}}
+{{- $_ := set $pool "kubernetes" (dict "deletion_cost" true) -}}
+{{- end -}}
 {{- if eq .Values.gateway.discovery "dns" -}}
 {{- $pool = dict "discovery" "dns" "name" (printf "%s.%s.svc" $workers .Release.Namespace) "port" (int .Values.worker.port) -}}
 {{- end -}}
