@@ -13,7 +13,7 @@ else
 READY :=
 endif
 
-.PHONY: help run test lint bench-overhead bench-overload bench-calibrate sim bench-streams bench-slow-readers bench-aiperf bench-rolling clean
+.PHONY: help run test lint bench-overhead bench-overload bench-calibrate sim drill bench-streams bench-slow-readers bench-aiperf bench-rolling clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -27,7 +27,7 @@ test: $(READY) ## Install what tests need, then run the gates and all tests (CI=
 	@$(PYTHON) -m coverage erase
 	@$(PYTHON) -m pytest --cov --cov-report=
 	@$(PYTHON) -m coverage report --fail-under=90
-	@$(PYTHON) -m coverage report --include='service/domain/*,service/flow/*' --fail-under=100
+	@$(PYTHON) -m coverage report --include='service/domain/*,service/flow/*,service/slo/*' --fail-under=100
 	@$(PYTHON) -m pytest -q tests/unit/telemetry/test_cost.py # skipped above: a tracer is paid for with every line
 
 lint: $(READY) ## ruff, mypy and the import rules
@@ -49,6 +49,10 @@ bench-calibrate: $(READY) ## Is the emulator honest? Fits it to a real vLLM on t
 
 sim: $(READY) ## Simulate the shipped policy beside others under a virtual clock (OPTIONS='uniform --quick'; OPTIONS=--list)
 	@$(PYTHON) -m loadtests.sim.run $(OPTIONS)
+
+drill: $(READY) ## Alarm drill: real Prometheus and Alertmanager, an outage, who is called when (two minutes)
+	@deploy/test-parts.sh
+	@$(PYTHON) -m loadtests.live.drill $(OPTIONS)
 
 bench-streams: $(READY) ## Thousands of streams held open
 	@$(PYTHON) -m loadtests.live.streams

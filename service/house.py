@@ -24,7 +24,8 @@ from service.gateway.desk import Desk
 from service.gateway.doors import Doors
 from service.gateway.exchange import ByteBudget
 from service.gateway.server import build_protocol_factory
-from service.runtime.account import Accounts
+from service.record import open_record
+from service.runtime.account import Accountant, Accounts
 from service.runtime.beat import Beat
 from service.runtime.clock import MonotonicClock
 from service.runtime.decisions import DecisionLog
@@ -42,6 +43,7 @@ from service.settings.changes import describe_settings, describe_tenants, find_w
 from service.settings.fault import SettingsRefusedError
 from service.settings.release import read_version
 from service.settings.tls import Certificates, build_tls_context
+from service.telemetry.budget import Budgets
 from service.telemetry.exposition import Exposition
 from service.telemetry.gauges import Discovered, Snapshot
 from service.telemetry.lag import LoopLag
@@ -59,6 +61,7 @@ from service.workers.suspicion import Suspicion
 _log = logging.getLogger("sluice.main")
 
 _SWEEP_REQUESTS_S, _SWEEP_CONNECTIONS_S, _FLUSH_JOURNAL_S = 0.25, 1.0, 1.0
+_READ_BUDGETS_S = 2.0
 
 Reread = Callable[[], Plan]
 
@@ -76,12 +79,14 @@ class House:
         outbox, turnstile = Outbox(loop.call_soon), Turnstile(loop.call_soon)
         self._pool = WorkerPool(plan.pool, loop, clock.now, outbox.write, turnstile.enter)
         self._recorder = Recorder(plan.corridor.tiers.values())
+        self._budgets = Budgets(plan.corridor.tiers.values(), plan.corridor.model, clock.now())
         logs = plan.settings.logs
         wall_offset_s = clock.wall() - clock.now()
         self._decisions = DecisionLog(logs.decisions, plan.flow, wall_offset_s)
         self._journal = open_journal(
             logs.journal, logs.journal_max_bytes, JournalHeader(seed, plan.flow, wall_offset_s)
         )
+        self.record = open_record(plan, clock, loop.call_later)
         observers: list[Observer] = [
             self._recorder,
             self._decisions,
@@ -99,13 +104,22 @@ class House:
         costs = plan.deletion_cost
         self.costs = None if costs is None else DeletionCosts(costs, self.monitor.status, chance)
         self._request_log = RequestLog(logs.requests)
-        accounts = Accounts([self._recorder, self._request_log, Suspicion(self.monitor.suspect), self._decisions])
+        accountants: list[Accountant] = [
+            self._recorder, self._budgets.events, self._request_log, Suspicion(self.monitor.suspect), self._decisions,
+            *([] if self.record is None else [self.record.bookkeeper]),
+        ]  # fmt: skip
+        self._accounts = accounts = Accounts(accountants, plan.corridor.tiers)
+        accounts.wall_offset_s, accounts.maintenance = wall_offset_s, plan.maintenance
         self._opaque = functools.lru_cache(maxsize=4096)(functools.partial(_name_for_clients, plan.corridor.salt))
         road = Road(self._driver, self._pool, accounts, clock, loop.call_later, plan.relay, self._opaque)
         self._directory = MemoryDirectory(plan.keys)
         self._corridor = Corridor(road, self._directory, plan.corridor, plan.cors)
         self._corridor.note_alias = self._decisions.note_alias
-        self._guard = Guard(build_rest(self._model_cards, lambda: self.desk.ready()), self._directory, plan.cors)
+        if self.record is not None:
+            self._corridor.note_opened = self.record.bookkeeper.open
+        standing = None if self.record is None else self.record.describe_standing
+        rest = build_rest(self._model_cards, lambda: self.desk.ready(), standing)
+        self._guard = Guard(rest, self._directory, plan.cors)
         edge = plan.edge
         connections_max = bound_connections(edge.connections_max, edge.connections_reserve, descriptors)
         if connections_max < edge.connections_max:
@@ -125,11 +139,12 @@ class House:
         self.certificates: Certificates | None = None
         self._born_at = int(clock.wall())
         lag = LoopLag()
-        self.exposition = Exposition(self._recorder, lag, self._snapshot, read_version())
+        self.exposition = Exposition(self._recorder, lag, self._snapshot, read_version(), self._budgets.families)
         self.beats: tuple[Beat, ...] = (
             Beat(_SWEEP_REQUESTS_S, self._driver.sweep, loop.call_later, clock.now, lag.observe),
             Beat(_SWEEP_CONNECTIONS_S, self._doors.sweep, loop.call_later, clock.now),
             Beat(_SWEEP_CONNECTIONS_S, self._pool.sweep, loop.call_later, clock.now),
+            Beat(_READ_BUDGETS_S, lambda: self._budgets.observe(clock.now()), loop.call_later, clock.now),
         )
         if self._journal is not None:
             self.beats += (Beat(_FLUSH_JOURNAL_S, self._journal.flush, loop.call_later, clock.now),)
@@ -138,7 +153,10 @@ class House:
         ages = {status.worker_id: status.load_age_s for status in self.monitor.status()}
         return Snapshot(
             self._driver.stats(), ages, self._bodies.taken, self.open_connections(), self._brownout_level,
-            None if self._journal is None else self._journal.dropped, self._describe_discovery(),
+            None if self._journal is None else self._journal.dropped,
+            self._accounts.is_maintained(self._clock.now()),
+            None if self.record is None else self.record.read_figures(),
+            self._describe_discovery(),
         )  # fmt: skip
 
     def _describe_discovery(self) -> Discovered:
@@ -213,6 +231,10 @@ class House:
         waiting = find_waiting_changes(self._started, self.plan.settings)
         return {"settings": describe_settings(self.plan.settings), "needs_restart": waiting}
 
+    def budgets(self) -> Sequence[dict[str, Any]]:
+        """What is left of each error budget, and how fast it is being spent."""
+        return self._budgets.describe()
+
     def brownout_level(self) -> int:
         """The level an operator has forced; it outlives a reload, and ends with the process."""
         return self._brownout_level
@@ -251,6 +273,10 @@ class House:
         running = self._corridor.config
         corridor = keep_started(plan.corridor, running)
         self._recorder.reconfigure(corridor.tiers.values())
+        self._budgets.reconfigure(corridor.tiers.values())
+        self._accounts.tiers, self._accounts.maintenance = corridor.tiers, plan.maintenance
+        if self.record is not None:
+            self.record.reconfigure(plan)
         self._configure_core(plan)
         self._corridor.reconfigure(corridor, plan.cors, plan.relay)
         self._guard.reconfigure(plan.cors)

@@ -70,6 +70,8 @@ async def run_gateway(
         watching.add(asyncio.ensure_future(house.costs.run()))
     for beat in house.beats:
         beat.start()
+    if house.record is not None:
+        house.record.start()
     loop.add_signal_handler(signal.SIGTERM, house.desk.take_signal)
     loop.add_signal_handler(signal.SIGINT, house.desk.take_signal)
     loop.add_signal_handler(signal.SIGHUP, house.desk.begin_reload)
@@ -85,4 +87,6 @@ async def run_gateway(
         await asyncio.wait(watching)
         await admin.stop()
         house.close()
+        if house.record is not None:
+            await house.record.close()
     _log.info("left")

@@ -9,7 +9,9 @@ from service.cli.emulate import emulate
 from service.cli.explain import explain
 from service.cli.keys import app as keys
 from service.cli.replay import replay
+from service.cli.report import report
 from service.cli.serve import serve
+from service.cli.slo import app as slo
 from service.cli.up import up
 from service.cli.version import show_version
 from service.cli.worker_drain import app as worker
@@ -28,8 +30,10 @@ app.command()(check)
 app.add_typer(keys)
 app.add_typer(worker)
 app.add_typer(bench)
+app.add_typer(slo)
 app.command()(emulate)
 app.command()(drain)
 app.command()(explain)
 app.command()(replay)
+app.command()(report)
 app.command("version")(show_version)

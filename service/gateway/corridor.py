@@ -48,6 +48,7 @@ class Corridor:
         self._count = 0
         self._salts: dict[str, bytes] = {}
         self.note_alias: Callable[[bytes, RequestId], None] | None = None
+        self.note_opened: Callable[[Settlement], None] | None = None
         self.config = config
 
     def reconfigure(self, config: CorridorConfig, cors: CorsPolicy, relay: RelayConfig) -> None:
@@ -134,6 +135,8 @@ class Corridor:
         self._count += 1
         request_id = RequestId(f"{self._prefix}{self._count}")
         exchange.settlement = settlement = Settlement(request_id, exchange.route.kind, self._now())
+        if self.note_opened is not None:
+            self.note_opened(settlement)
         return settlement
 
     def _serve(self, exchange: Exchange, settlement: Settlement) -> None:
@@ -239,6 +242,7 @@ class Corridor:
             exchange.known = Known(said, also, tenant, generation) if alone else None
         settlement.tenant_id = tenant.tenant_id
         settlement.tier = tenant.tier
+        settlement.marks = tenant.marks
         if tenant.suspended:
             raise Refused(Outcome.FORBIDDEN, SUSPENDED)
         return tenant

@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from service.domain.maintenance import MaintenanceWindow
+from service.domain.mark import UNMARKED, Mark
 from service.domain.tenant import Tenant
 from service.domain.tier import Tier
 from service.domain.units import TenantId, TierName
@@ -16,12 +18,14 @@ from service.gateway.server import EdgeConfig
 from service.launch.fallback import find_fallbacks, parse_engine_report
 from service.launch.profile import WorkerProfile
 from service.launch.profiles import build_cpu_small_profile, build_m31_flash_profile
+from service.ledger.entry import Terms
 from service.runtime.limits import RelayConfig
 from service.settings.checks import find_cross_faults
 from service.settings.fault import SettingsRefusedError
 from service.settings.load import parse_tree, read_file, validate_parts
 from service.settings.schema import LimitSettings, Part, Settings, TenantSettings, TierSettings
 from service.settings.source import build_deletion_cost, build_source
+from service.settings.terms import build_terms
 from service.workers.addresses import WorkerAddress, parse_address
 from service.workers.deletion_cost import DeletionCostConfig
 from service.workers.discovery import DnsConfig
@@ -50,6 +54,9 @@ class Plan:
     source: DnsConfig | KubernetesConfig | None
     deletion_cost: DeletionCostConfig | None
     keys: tuple[tuple[bytes, Tenant], ...]
+    maintenance: tuple[MaintenanceWindow, ...]
+    terms: Terms
+    terms_document: str
 
 
 T = TypeVar("T")
@@ -76,6 +83,7 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
     limits = settings.limits
     worker_key = environment.get(settings.pool.api_key_env) if settings.pool.api_key_env else None
     tiers = _build_tiers(settings)
+    terms, document = build_terms(settings, tiers)
     source = build_source(settings.pool, environment)
     return Plan(
         settings=settings,
@@ -96,6 +104,12 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
             for tenant in settings.tenants
             for key in tenant.keys
         ),
+        maintenance=tuple(
+            MaintenanceWindow(window.start.timestamp(), window.end.timestamp(), window.reason)
+            for window in settings.maintenance
+        ),
+        terms=terms,
+        terms_document=document,
     )
 
 
@@ -196,4 +210,5 @@ def _build_tier(name: str, tier: TierSettings) -> Tier:
 
 
 def _build_tenant(tenant: TenantSettings) -> Tenant:
-    return Tenant(TenantId(tenant.id), TierName(tenant.tier), tenant.suspended, frozenset(tenant.models))
+    marks = frozenset((Mark.SYNTHETIC,)) if tenant.synthetic else UNMARKED
+    return Tenant(TenantId(tenant.id), TierName(tenant.tier), tenant.suspended, frozenset(tenant.models), marks)

@@ -8,6 +8,7 @@ from service.launch.profiles import PROFILE_NAMES
 from service.settings.fault import SettingsFault
 from service.settings.load import Lines, locate
 from service.settings.schema import KubernetesSettings, LimitSettings, ListenSettings, PoolSettings
+from service.settings.terms import NO_LADDER, STANDARD_LADDER
 from service.settings.tls import build_tls_context
 from service.telemetry.labels import NO_TIER
 from service.workers.addresses import parse_address
@@ -29,6 +30,7 @@ def find_cross_faults(
         found += _check_ranks(tiers)
     if isinstance(tenants, list):
         found += _check_tenants(tenants, tiers if isinstance(tiers, dict) else None)
+        found += _check_credits(tenants, parts["credits"])
     if pool is not None:
         found += _check_pool(pool, environment)
     if limits is not None:
@@ -122,6 +124,14 @@ def _check_tenants(tenants: list[Any], tiers: Mapping[str, Any] | None) -> Itera
         if isinstance(name, str):
             ids.setdefault(name, index)
         yield from _check_keys(f"tenants[{index}].keys", tenant.get("keys"), hashes)
+
+
+def _check_credits(tenants: list[Any], ladders: Mapping[str, Any] | None) -> Iterator[Found]:
+    known = {STANDARD_LADDER, NO_LADDER, *(ladders or {})}
+    for index, tenant in enumerate(tenants):
+        name = tenant.get("credits", STANDARD_LADDER) if isinstance(tenant, dict) else STANDARD_LADDER
+        if isinstance(name, str) and name not in known and ladders is not None:
+            yield f"tenants[{index}].credits", f"there is no ladder {name!r}", f"use {' or '.join(sorted(known))}"
 
 
 def _check_keys(path: str, keys: object, hashes: dict[str, str]) -> Iterator[Found]:

@@ -4,9 +4,10 @@ import re
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from service.flow.limit import FIRST_LIMIT
+from service.ledger.location import check_url
 from service.workers.addresses import parse_address
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
@@ -128,6 +129,20 @@ class TierSettings(Part):
         return self
 
 
+class MaintenanceSettings(Part):
+    """One announced window. Moments need their zone: 2026-12-05T02:00:00Z."""
+
+    start: AwareDatetime
+    end: AwareDatetime
+    reason: Name
+
+    @model_validator(mode="after")
+    def _ends_later(self) -> Self:
+        if self.end <= self.start:
+            raise ValueError("the window ends before it has begun")
+        return self
+
+
 class KeySettings(Part):
     """One API key of a tenant, as ``sluice keys new`` prints it. The key itself is never written down."""
 
@@ -143,6 +158,8 @@ class TenantSettings(Part):
     keys: list[KeySettings] = Field(default_factory=list)
     suspended: bool = False
     models: list[Name] = Field(default_factory=list)
+    synthetic: bool = False
+    credits: Name = "standard"
 
 
 class RetrySettings(Part):
@@ -208,6 +225,20 @@ def _check_origin(origin: str) -> str:
     return origin
 
 
+class RecordSettings(Part):
+    """Where entries of the ledger wait for its database, how much of the disk they may take, and how many calendar
+    months before the present one keep their entries (rollups are kept for good)."""
+
+    spool: Name = "var/spool"
+    spool_max_bytes: Annotated[int, Field(ge=1024 * 1024, le=1 << 40)] = 2 * 1024 * 1024 * 1024
+    retention_months: Annotated[int, Field(ge=1, le=1200)] = 13
+
+
+def _check_ledger(url: str) -> str:
+    check_url(url)
+    return url
+
+
 class Settings(Part):
     """The whole file."""
 
@@ -221,13 +252,15 @@ class Settings(Part):
     cors_origins: list[Annotated[str, AfterValidator(_check_origin)]] = Field(default_factory=list)
     state: Literal["memory"] = "memory"
     logs: LogSettings = LogSettings()
+    maintenance: list[MaintenanceSettings] = Field(default_factory=list)
+    ledger: Annotated[Name, AfterValidator(_check_ledger)] | None = "sqlite:///var/ledger.db"
+    record: RecordSettings = RecordSettings()
+    credits: dict[Name, dict[Ratio, Annotated[float, Field(ge=0, le=1)]]] = Field(default_factory=dict)
 
 
 NOT_YET = {
     "contract": "quotas and contracts are not enforced by this version",
     "excess": "traffic above contract is not told apart by this version",
-    "credits": "SLA credits are not computed by this version",
-    "ledger": "no SLA ledger is written by this version",
     "trusted_proxies": "forwarded addresses are not read by this version",
 }
 """Settings of the documented shape that have no effect here: refused rather than ignored."""

@@ -131,6 +131,28 @@ OUTPUT_TOKENS_ESTIMATED = _declare.counter(
     "tier",
 )  # fmt: skip
 
+# ---------------------------------------------------------------- what was promised
+
+SLO_EVENTS = _declare.counter(
+    "sluice_slo_events_total", "events",
+    "Requests as objectives count them: each once by availability, by the others where they apply to it.",
+    "tier", "model", "slo", "result",
+)  # fmt: skip
+BURN_RATE = _declare.gauge(
+    "sluice_slo_burn_rate", "",
+    "How many times as fast as it may this gateway alone spends an error budget, over one window; absent where nothing "
+    "happened.",
+    "tier", "slo", "window",
+)  # fmt: skip
+BUDGET_LEFT = _declare.gauge(
+    "sluice_slo_budget_left_ratio", "ratio",
+    "What is left of the 30-day error budget by what this gateway has seen since it started; below 0 it is overspent.",
+    "tier", "slo",
+)  # fmt: skip
+MAINTENANCE = _declare.gauge(
+    "sluice_maintenance", "", "1 while an announced maintenance window is in force, else 0."
+)  # fmt: skip
+
 # ---------------------------------------------------------------- what the core was told and ordered
 
 DISPATCHES = _declare.counter(
@@ -187,6 +209,28 @@ BROWNOUT_LEVEL = _declare.gauge(
 JOURNAL_DROPPED = _declare.counter(
     "sluice_journal_dropped_total", "events",
     "Decisions that are missing from the journal file: no room, no disk, or it is full; absent without a journal.",
+)  # fmt: skip
+LEDGER_WAITING = _declare.gauge(
+    "sluice_ledger_waiting_entries", "entries",
+    "Entries that are safe in the spool and not in the database yet; absent without a ledger.",
+)  # fmt: skip
+LEDGER_PENDING = _declare.gauge(
+    "sluice_ledger_pending_entries", "entries",
+    "Entries that are only in memory: those of the last 0.1 s, or more if the disk fails; absent without a ledger.",
+)  # fmt: skip
+LEDGER_LOST = _declare.counter(
+    "sluice_ledger_lost_total", "entries",
+    "Entries that found no room in the spool nor in memory and exist only as this number; absent without a ledger.",
+)  # fmt: skip
+LEDGER_SPOOL_BYTES = _declare.gauge(
+    "sluice_ledger_spool_bytes", "bytes", "What the spool takes on the disk; absent without a ledger."
+)  # fmt: skip
+LEDGER_SPOOL_BYTES_MAX = _declare.gauge(
+    "sluice_ledger_spool_max_bytes", "bytes", "What the spool may take on the disk; absent without a ledger."
+)  # fmt: skip
+LEDGER_AWAY = _declare.gauge(
+    "sluice_ledger_database_away", "",
+    "1 while the clerk cannot write the ledger's database, else 0; absent without a ledger.",
 )  # fmt: skip
 BODY_BYTES = _declare.gauge(
     "sluice_body_bytes_in_flight", "",

@@ -1,12 +1,16 @@
 """A valid configuration becomes the configs of the rooms, value by value."""
 
 import dataclasses
+import re
+from datetime import UTC, datetime
 
 import pytest
 import yaml
 
+from service.domain.mark import Mark
 from service.settings.build import build_deviation_finder, build_plan, load_settings, profile_permits
 from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes
+from service.settings.fault import SettingsRefusedError
 from service.settings.schema import KubernetesSettings, PoolSettings, Settings
 from service.settings.source import build_deletion_cost
 from service.workers.cluster import ACCOUNT_DIR, ClusterAccess
@@ -179,3 +183,39 @@ def test_what_operators_see_has_no_hash():
     assert describe_tenants(settings) == [
         {"id": "acme", "tier": "flex", "suspended": False, "models": [], "key_prefixes": ["sk-sluice-abcd"]}
     ]
+
+
+def test_maintenance_and_the_prober_reach_the_gateway():
+    plan = plan_of(
+        maintenance=[
+            {
+                "start": datetime(2026, 12, 5, 2, tzinfo=UTC),
+                "end": datetime(2026, 12, 5, 3, tzinfo=UTC),
+                "reason": "kernel",
+            }
+        ],
+        tenants=[
+            {"id": "prober", "tier": "flex", "synthetic": True, "keys": [{"hash": HASH, "prefix": "sk-sluice-abcd"}]}
+        ],
+        tiers={"flex": {"rank": 2, "best_effort": True}},
+    )
+    (window,) = plan.maintenance
+    assert (window.ends_at - window.starts_at, window.reason) == (3600.0, "kernel")
+    assert datetime.fromtimestamp(window.starts_at, UTC).isoformat() == "2026-12-05T02:00:00+00:00"
+    assert window.covers(window.starts_at)
+    assert not window.covers(window.ends_at)
+    assert plan.keys[0][1].marks == {Mark.SYNTHETIC}
+
+
+@pytest.mark.parametrize(
+    ("written", "fault"),
+    [
+        ("{start: 2026-12-05T03:00:00Z, end: 2026-12-05T03:00:00Z, reason: x}", "ends before it has begun"),
+        ("{start: 2026-12-05T02:00:00, end: 2026-12-05T03:00:00Z, reason: x}", "maintenance[0].start"),
+        ("{start: 2026-12-05T02:00:00Z, end: 2026-12-05T03:00:00Z}", "maintenance[0].reason"),
+    ],
+)
+def test_a_window_without_end_zone_or_reason_is_refused(written, fault):
+    text = yaml.safe_dump(GOOD) + f"maintenance:\n  - {written}\n"
+    with pytest.raises(SettingsRefusedError, match=re.escape(fault)):
+        load_settings(text, {})
