@@ -42,6 +42,8 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     "cache": [{}, {"worker": {"cache": {"existingClaim": "w"}}}, {"worker": {"cache": {"enabled": False}}}],
     "worker scaling": [{}, {"worker": {"autoscaling": {"mode": "keda"}}}, {"worker": {"autoscaling": {"mode": "hpa"}}}],
     "scaler": [{}, {"scaler": {"enabled": True}}, {"scaler": {"enabled": True, "pdb": {"enabled": False}}}],
+    "prober": [{}, {"prober": {"enabled": True, "keysSecret": "probes"}}],
+    "ledger": [{}, {"keepLedger": False}, {"settings": {"ledger": "postgresql://s@db/s"}, "keepLedger": True}],
     "stores": [{}, {"secrets": {"redis": {"existingSecret": "r"}, "postgres": {"existingSecret": "p"}}}],
     "worker rollout": [{}, {"worker": {"strategy": {"maxSurge": "25%", "maxUnavailable": 0}}}],
     "classes": [{}, {"priorityClasses": {"create": True}}, {"worker": {"priorityClassName": "gpu"}}],

@@ -1,6 +1,7 @@
 """Cuts the image's locks out of ``requirements.lock``: ``python -m tests.support.runtime_lock`` writes both.
 
-``deploy/runtime.lock`` holds what the service imports, ``deploy/build.lock`` what builds its wheel: same versions, same
+``deploy/runtime.lock`` holds what the service imports, PostgreSQL's
+driver included, ``deploy/build.lock`` what builds its wheel: same versions, same
 hashes, nothing of the tests' own packages.
 """
 
@@ -56,7 +57,9 @@ def render(wanted: list[str]) -> str:
 def render_locks() -> dict[Path, str]:
     """Each file's text."""
     project = tomllib.loads(PROJECT.read_text())
-    return {RUNTIME: render(project["project"]["dependencies"]), BUILD: render(project["build-system"]["requires"])}
+    extras = project["project"]["optional-dependencies"]
+    runtime = project["project"]["dependencies"] + extras["postgres"]
+    return {RUNTIME: render(runtime), BUILD: render(project["build-system"]["requires"])}
 
 
 if __name__ == "__main__":

@@ -69,4 +69,7 @@ A value as block YAML. Not toYaml: that writes 1048576 as 1.048576e+06 and the e
 {{- end -}}
 # Made by the chart; every setting is described in deploy/SETTINGS.md.
 {{ include "sluice.block" $settings }}
+{{- if not .Values.keepLedger }}
+ledger: null
+{{- end }}
 {{- end -}}
