@@ -4,6 +4,7 @@ from typing import assert_never
 
 from service.domain.command import Command, Enqueue, Grounds, Refuse, Revoke
 from service.domain.errors import InvariantError
+from service.domain.estimate import Estimate
 from service.domain.event import (
     AttemptFailed,
     DrainBegan,
@@ -11,6 +12,9 @@ from service.domain.event import (
     FailureCause,
     FirstTokenSeen,
     PermitEnded,
+    PoolEvent,
+    ReplicasSeen,
+    ReportDue,
     RequestAbandoned,
     RequestArrived,
     Woken,
@@ -22,6 +26,8 @@ from service.domain.event import (
 )
 from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
+from service.domain.replica import ReplicaReport
+from service.domain.request import Request
 from service.domain.units import RequestId, WorkerId
 from service.flow.admission import (
     assess,
@@ -31,6 +37,7 @@ from service.flow.admission import (
     find_refusal,
     foresee_wait_s,
     name_lateness,
+    note_congestion,
 )
 from service.flow.advice import compute_retry_after_s
 from service.flow.balance import Chance
@@ -40,18 +47,13 @@ from service.flow.config import FlowConfig, Reconfigured
 from service.flow.dispatch import find_place, pump, send
 from service.flow.failure import outcome_of
 from service.flow.learning import learn_answer, learn_cut, learn_first_token
+from service.flow.replicas import build_report, follow, guess_others
 from service.flow.retry import RetryBudget
 from service.flow.shedding import WasteBudget, revoke_for
 from service.flow.state import FlowState
-from service.flow.stats import FlowStats, build_worker_stats
+from service.flow.stats import FlowStats, build_stats
 from service.flow.waiting import Waiting
 from service.flow.worker import WorkerState
-
-_CONGESTED_S = 5.0
-"""For so long after a refusal or an expiry for want of capacity, tenants of that band are served by fair share. A
-guess: a few times as long as most promises of a first token; the simulator's fairness figures measure it."""
-
-_WANT_OF_CAPACITY = frozenset({Outcome.QUEUE_FULL, Outcome.DEADLINE_UNATTAINABLE, Outcome.EXPIRED, Outcome.SHED})
 
 
 class FlowController:
@@ -78,7 +80,8 @@ class FlowController:
             case AttemptFailed():
                 self._attempt_failed(event, now)
             case RequestAbandoned():
-                self._abandoned(event)
+                if self._state.room.remove(event.request_id) is None:
+                    raise InvariantError(f"request {event.request_id} left the queue it does not stand in")
             case Woken():
                 self._state.alarms.ring(now)
                 self._pump(None, now)
@@ -90,19 +93,17 @@ class FlowController:
                 self._pump(None, now)
             case _:
                 self._handle_worker(event, now)
-        out = self._out
-        self._out = []
+        out, self._out = self._out, []
         return out
 
-    def _handle_worker(
-        self, event: WorkerJoined | WorkerLeft | WorkerHealthChanged | WorkerDrainChanged | WorkerLoadSeen, now: float
-    ) -> None:
+    def _handle_worker(self, event: PoolEvent, now: float) -> None:
         ledger = self._state.ledger
         match event:
             case WorkerLoadSeen():
                 worker = ledger.worker(event.worker_id)
                 if worker.has_restarted(event.load):
                     ledger.forget_cache(worker)
+                guess_others(self._state, worker, event.load, now)
                 worker.observe_load(event.load, self._state.loosest_tpot_s, now)
                 self._sort_out()
                 self._pump(worker, now)
@@ -115,6 +116,8 @@ class FlowController:
                 self._health_changed(event)
             case WorkerDrainChanged():
                 ledger.worker(event.worker_id).draining = event.draining
+            case ReportDue() | ReplicasSeen():
+                follow(self._state, event, now)
             case _:
                 assert_never(event)
         self._sort_out()
@@ -131,11 +134,15 @@ class FlowController:
 
     def stats(self, now: float) -> FlowStats:
         """Snapshot of queue, permits and workers; O(workers)."""
-        state = self._state
-        workers = tuple(build_worker_stats(worker, now) for worker in state.ledger.workers.values())
-        return FlowStats(
-            state.room.size, state.room.tokens, len(state.ledger.running), state.draining, state.tpot_s, workers
-        )
+        return build_stats(self._state, now)
+
+    def report(self, now: float) -> ReplicaReport | None:
+        """What other gateways should know; ``None`` before the first ``ReportDue``. O(workers)."""
+        return build_report(self._state, now)
+
+    def foresee(self, request: Request, level: float) -> Estimate:
+        """What ``request`` will take at most, with so much certainty; asking changes nothing."""
+        return self._state.estimator.foresee(request, level)
 
     # ---------------------------------------------------------------- requests
 
@@ -175,10 +182,6 @@ class FlowController:
         state.room.add(entry)
         self._out.append(Enqueue(entry.request.request_id, state.room.size, build_grounds(state, entry, wait_s)))
         self._out += taken_back
-
-    def _abandoned(self, event: RequestAbandoned) -> None:
-        if self._state.room.remove(event.request_id) is None:
-            raise InvariantError(f"request {event.request_id} left the queue it does not stand in")
 
     def _first_token(self, event: FirstTokenSeen, now: float) -> None:
         state = self._state
@@ -274,8 +277,8 @@ class FlowController:
             self._out += pump(self._state, hint, now)
 
     def _turn_away(self, entry: Waiting, outcome: Outcome, wait_s: float | None, now: float) -> None:
-        if (outcome := name_lateness(entry, outcome)) in _WANT_OF_CAPACITY:
-            self._state.room.band(entry.band).congested_until = now + _CONGESTED_S
+        outcome = name_lateness(entry, outcome)
+        note_congestion(self._state, entry, outcome, now)
         self._refuse(entry.request.request_id, outcome, wait_s, build_grounds(self._state, entry, wait_s))
 
     def _refuse(
@@ -293,6 +296,5 @@ class FlowController:
     def _note_rest(self, worker: WorkerState, now: float) -> None:
         if not self._state.room.size:
             self._state.alarms.ring(now)  # nobody waits for what has passed, so no Woken will come to take it out
-        moment = next_change_at(worker.breaker, now)
-        if moment is not None:
+        if (moment := next_change_at(worker.breaker, now)) is not None:
             self._state.alarms.note_rest(moment)

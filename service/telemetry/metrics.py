@@ -182,6 +182,20 @@ DRAINING = _declare.gauge("sluice_draining", "", "1 while this gateway goes away
 IN_FLIGHT = _declare.gauge(
     "sluice_in_flight_requests", "requests", "Permits held on one worker, until the last byte or the abort.", "worker"
 )  # fmt: skip
+WORKER_PERMITS = _declare.gauge(
+    "sluice_worker_permits", "",
+    "Requests that this gateway may have on one worker: its share, where several gateways serve the same workers.",
+    "worker",
+)  # fmt: skip
+REPLICAS = _declare.gauge(
+    "sluice_replicas", "",
+    "Gateways known to serve the same workers, this one among them; absent where workers are not shared.",
+)  # fmt: skip
+REPLICAS_SILENT = _declare.gauge(
+    "sluice_replicas_silent", "",
+    "1 while the other gateways cannot be asked and this one goes on with an equal share, else 0; "
+    "absent where workers are not shared.",
+)  # fmt: skip
 WORKER_HEALTHY = _declare.gauge(
     "sluice_worker_healthy", "", "1 if the worker is judged healthy, else 0.", "worker"
 )  # fmt: skip
