@@ -45,6 +45,13 @@ A value as block YAML. Not toYaml: that writes 1048576 as 1.048576e+06 and the e
 {{- end -}}
 {{- end -}}
 
+{{/* How many gateways there may be: one that cannot ask the others takes no more than its part. */}}
+{{- define "sluice.gatewaysMost" -}}
+{{- with .Values.gateway -}}
+{{- ternary .autoscaling.maxReplicas .replicas .autoscaling.enabled -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "sluice.settings" -}}
 {{- $settings := deepCopy .Values.settings -}}
 {{- $workers := printf "%s-workers" (include "sluice.fullname" .) -}}
@@ -57,6 +64,9 @@ A value as block YAML. Not toYaml: that writes 1048576 as 1.048576e+06 and the e
 {{- end -}}
 {{- $listen := dict "host" "0.0.0.0" "port" 8080 "admin_host" "0.0.0.0" "admin_port" 8081 -}}
 {{- $limits := dict "drain_delay_s" (int .Values.drain.delaySeconds) "grace_s" (int (include "sluice.gatewayGraceSeconds" .)) "whole_s" (int .Values.drain.seconds) -}}
+{{- if and (hasPrefix "redis" (default "" $settings.state)) (not (dig "limits" "replicas_assumed" 0 $settings)) -}}
+{{- $_ := set $limits "replicas_assumed" (int (include "sluice.gatewaysMost" .)) -}}
+{{- end -}}
 {{- $settings = mergeOverwrite $settings (dict "pool" $pool "listen" $listen "limits" $limits) -}}
 {{- with .Values.worker -}}
 {{- if not .emulated -}}
