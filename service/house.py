@@ -143,7 +143,10 @@ class House(Papers):
         self.certificates: Certificates | None = None
         self._born_at = int(clock.wall())
         lag = LoopLag()
-        self.exposition = Exposition(self._recorder, lag, self._snapshot, read_version(), self._budgets.families)
+        self.exposition = Exposition(
+            self._recorder, lag, self._snapshot, read_version(), self._budgets.families,
+            self._budgets.misses,
+        )  # fmt: skip
         self.beats: tuple[Beat, ...] = (
             Beat(_SWEEP_REQUESTS_S, self._driver.sweep, loop.call_later, clock.now, lag.observe),
             Beat(_SWEEP_REQUESTS_S, quotas.beat, loop.call_later, clock.now),
@@ -160,13 +163,16 @@ class House(Papers):
         return [self.monitor.run(), *([] if self.neighbours is None else self.neighbours.background())]
 
     def _snapshot(self) -> Snapshot:
-        ages = {status.worker_id: status.load_age_s for status in self.monitor.status()}
+        statuses = self.monitor.status()
+        ages = {status.worker_id: status.load_age_s for status in statuses}
+        kv = {one.worker_id: None if one.load is None else one.load.kv_cache_ratio for one in statuses}
         return Snapshot(
             self._driver.stats(), ages, self._bodies.taken, self.open_connections(), self._brownout_level,
             None if self._journal is None else self._journal.dropped,
             self._accounts.is_maintained(self._clock.now()),
             None if self.record is None else self.record.read_figures(),
             self._describe_discovery(),
+            self._driver.demand(), kv,
         )  # fmt: skip
 
     def _describe_discovery(self) -> Discovered:

@@ -12,6 +12,7 @@ from service.cli.keys import app as keys
 from service.cli.migrate import migrate
 from service.cli.replay import replay
 from service.cli.report import report
+from service.cli.scaler import scaler
 from service.cli.serve import serve
 from service.cli.slo import app as slo
 from service.cli.tenants import app as tenants
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command()(up)
 app.command()(serve)
+app.command()(scaler)
 app.command()(check)
 app.add_typer(keys)
 app.add_typer(tenants)

@@ -14,7 +14,7 @@ from service.domain.request import Request
 from service.domain.units import RequestId, WorkerId
 from service.flow.config import Reconfigured
 from service.flow.controller import FlowController
-from service.flow.stats import FlowStats
+from service.flow.stats import DemandStats, FlowStats
 from service.runtime.guard import guard, tell
 from service.runtime.ports import Clock, Observer
 
@@ -136,6 +136,14 @@ class Driver:
     def stats(self) -> FlowStats:
         """Snapshot of the core."""
         return self._controller.stats(self._now())
+
+    def demand(self) -> DemandStats:
+        """What is asked of the pool; O(requests that wait or run)."""
+        return self._controller.demand()
+
+    def choose_leaving(self) -> WorkerId | None:
+        """Which worker should go when there is one too many."""
+        return self._controller.choose_leaving()
 
     def _step(self, event: Event | Reconfigured) -> None:
         now = self._now()
