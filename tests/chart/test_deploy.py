@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from loadtests.live.peer_install import InstallError
+from loadtests.live.peers import PEERS
 from tests.chart.test_commands import parse
 from tests.support.chart import CHART, HELM_3, HELM_4, find_faults, render, run_helm
 from tests.support.chart_golden import normalise
@@ -127,6 +129,23 @@ def test_grafana_finds_prometheus_and_the_dashboards():
     (provider,) = yaml.safe_load((provisioning / "dashboards" / "sluice.yaml").read_text())["providers"]
     mounts = dict(volume.split(":")[:2] for volume in SERVICES["grafana"]["volumes"])
     assert provider["options"]["path"] == mounts["../slo/dashboards"]
+
+
+# ------------------------------------------------------------------------------------------------ Envoy
+
+
+def test_envoy_takes_the_configuration():
+    try:
+        envoy = PEERS["envoy"].install().program
+    except InstallError as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"no Envoy: {error}")
+    file = DEPLOY / "envoy" / "envoy.yaml"
+    done = subprocess.run((envoy, "--mode", "validate", "-c", file), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-1000:]
+    (cluster,) = yaml.safe_load(file.read_text())["static_resources"]["clusters"]
+    assert cluster["health_checks"][0]["http_health_check"]["path"] == "/readyz"
 
 
 # ------------------------------------------------------------------------------------------------ clusters
