@@ -9,6 +9,7 @@ from service.cli.drain import drain
 from service.cli.emulate import emulate
 from service.cli.explain import explain
 from service.cli.keys import app as keys
+from service.cli.migrate import migrate
 from service.cli.replay import replay
 from service.cli.report import report
 from service.cli.scaler import scaler
@@ -42,4 +43,5 @@ app.command()(drain)
 app.command()(explain)
 app.command()(replay)
 app.command()(report)
+app.command()(migrate)
 app.command("version")(show_version)

@@ -1,6 +1,7 @@
 """``sluice report``: the SLA report of a month, from the ledger."""
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from enum import StrEnum
@@ -91,7 +92,7 @@ def _choose_ledger(given: str | None, config: Path | None) -> str:
         return DEFAULT_LEDGER
     path = choose_file(config)
     try:
-        settings = load_settings(read_file(path), {})
+        settings = load_settings(read_file(path), os.environ)
     except SettingsRefusedError as refused:
         tell_faults(path, refused)
     if settings.ledger is None:
