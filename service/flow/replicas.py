@@ -42,7 +42,7 @@ def follow(state: FlowState, event: ReportDue | ReplicasSeen, now: float) -> Non
         sharing = state.sharing
         if sharing is None or sharing.replica_id != event.replica_id:
             sharing = state.sharing = Sharing(event.replica_id)
-            state.ledger.shared = True
+            state.ledger.gateways = max(state.config.sharing.replicas_assumed, 1)
         _prepare(state, sharing, now)
     elif state.sharing is not None and event.number == state.sharing.number:
         _adopt(state, state.sharing, event.reports, now)
@@ -61,9 +61,10 @@ def guess_others(state: FlowState, worker: WorkerState, load: WorkerLoad, now: f
 
 def build_report(state: FlowState, now: float) -> ReplicaReport | None:
     """What the others should know now; ``None`` before the first ``ReportDue``."""
-    sharing = state.sharing
-    if sharing is None:
-        return None
+    return None if state.sharing is None else _describe(state, state.sharing, now)
+
+
+def _describe(state: FlowState, sharing: Sharing, now: float) -> ReplicaReport:
     demand = {band: rate for band, rate in state.offered.rates(now).items() if rate > 0.01}
     for band, queue in state.room.bands():
         demand[band] = demand.get(band, 0.0) + queue.size
@@ -100,6 +101,7 @@ def _prepare(state: FlowState, sharing: Sharing, now: float) -> None:
         del sharing.peers[replica_id]
     sharing.number += 1
     sharing.sent_at = now
+    sharing.born_at = now if sharing.born_at is None else sharing.born_at
     parts = _divide(state, sharing, now)
     since_s = None if sharing.contact_at is None else now - sharing.contact_at
     for place, worker in _list_places(state).items():
@@ -117,8 +119,9 @@ def _come_down(state: FlowState, sharing: Sharing, place: WorkerId, since_s: flo
     """The part of a gateway that has not reached the others for ``since_s``."""
     worker = _list_places(state)[place]
     permits = min(worker.limit.limit, state.config.requests_per_worker)
-    if since_s is None:
-        return max(permits // max(state.config.sharing.replicas_assumed, 1), 1)
+    if since_s is None:  # never heard of anybody: not before it is clear that the store is away
+        waited = sharing.born_at is not None and sharing.sent_at - sharing.born_at >= state.config.sharing.lease_s
+        return max(permits // max(state.config.sharing.replicas_assumed, 1), 1) if waited else 0
     capacity = sharing.capacities.get(place)
     permits = permits if capacity is None else min(permits, capacity.permits)
     equal = divide_equally(permits, place, sharing.known, sharing.replica_id)
@@ -130,7 +133,7 @@ def _come_down(state: FlowState, sharing: Sharing, place: WorkerId, since_s: flo
 def _adopt(state: FlowState, sharing: Sharing, reports: Sequence[ReplicaReport], now: float) -> None:
     """A report got through, and the others' are here."""
     lease_s = state.config.sharing.lease_s
-    if sharing.contact_at is None or sharing.sent_at - sharing.contact_at >= lease_s:
+    if sharing.contact_at is None or sharing.sent_at - sharing.contact_at >= _DECAY_FROM * lease_s:
         sharing.began_at = sharing.sent_at
     sharing.contact_at = sharing.sent_at
     for report in reports:
@@ -140,6 +143,7 @@ def _adopt(state: FlowState, sharing: Sharing, reports: Sequence[ReplicaReport],
     sharing.heard = {report.replica_id: report.number for report in reports}
     sharing.alone = False
     sharing.known = (sharing.replica_id, *sharing.peers)
+    state.ledger.gateways = len(sharing.known)
     _count_others(state, sharing, now)
     parts = _divide(state, sharing, now)
     claimed: dict[WorkerId, int] = {}
@@ -149,23 +153,22 @@ def _adopt(state: FlowState, sharing: Sharing, reports: Sequence[ReplicaReport],
     settling = sharing.began_at is not None and now - sharing.began_at < lease_s
     places = _list_places(state)
     for place, worker in places.items():
-        share, capacity = worker.share or 0, sharing.capacities.get(place)
-        part = min(parts.get(place, 0), sharing.claims.get(place, 0))
-        free = 0 if capacity is None else capacity.permits - claimed.get(place, 0)
-        if settling and capacity is not None:
+        capacity = sharing.capacities.get(place)
+        if capacity is None:  # nobody can use it
+            worker.share = 0
+            continue
+        free = capacity.permits - claimed.get(place, 0)
+        if settling:
             count = max(len(sharing.known), state.config.sharing.replicas_assumed)
             free = min(free, max(capacity.permits // count, 1))
-        worker.share = min(part, max(share, free))
-        if capacity is not None:
-            worker.limit.adopt(capacity.permits, capacity.certainty)
+        part = min(parts.get(place, 0), sharing.claims.get(place, 0))
+        worker.share = min(part, max(worker.share or 0, free))
+        worker.limit.adopt(capacity.permits, capacity.certainty)
     sharing.at_contact = {place: worker.share or 0 for place, worker in places.items()}
 
 
 def _divide(state: FlowState, sharing: Sharing, now: float) -> dict[WorkerId, int]:
-    own = build_report(state, now)
-    reports = [peer.report for peer in sharing.peers.values()]
-    if own is not None:
-        reports.append(own)
+    reports = [_describe(state, sharing, now), *(peer.report for peer in sharing.peers.values())]
     sharing.capacities = find_capacities(reports)
     return divide(reports, sharing.capacities).get(sharing.replica_id, {})
 

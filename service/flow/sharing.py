@@ -21,9 +21,9 @@ class Sharing:
     """All that is remembered of the others.
 
     ``peers`` are those that live, ``heard`` has the number of the latest report in the store of each, dead ones too.
-    ``claims`` is what the latest report of this gateway said, ``sent_at`` when; ``contact_at`` is when the latest
-    report that got through was sent, ``began_at`` the first of an unbroken row. ``at_contact`` are the shares of then,
-    ``known`` all gateways; ``alone`` says that the others cannot be asked.
+    ``born_at`` is when it began. ``claims`` is what the latest report of this gateway said, ``sent_at`` when;
+    ``contact_at`` is when the latest report that got through was sent, ``began_at`` the first of an unbroken row.
+    ``at_contact`` are the shares of then, ``known`` all gateways; ``alone`` says that the others cannot be asked.
     """
 
     replica_id: ReplicaId
@@ -33,6 +33,7 @@ class Sharing:
     foreign: dict[WorkerId, Foreign] = field(default_factory=dict)
     capacities: dict[WorkerId, Capacity] = field(default_factory=dict)
     number: int = 0
+    born_at: float | None = None
     sent_at: float = 0.0
     contact_at: float | None = None
     began_at: float | None = None
