@@ -41,8 +41,8 @@ def follow(state: FlowState, event: ReportDue | ReplicasSeen, now: float) -> Non
     if isinstance(event, ReportDue):
         sharing = state.sharing
         if sharing is None or sharing.replica_id != event.replica_id:
-            sharing = state.sharing = Sharing(event.replica_id)
-            state.ledger.gateways = max(state.config.sharing.replicas_assumed, 1)
+            sharing = state.sharing = Sharing(event.replica_id, now)
+            state.ledger.gateways = state.config.sharing.replicas_assumed
         _prepare(state, sharing, now)
     elif state.sharing is not None and event.number == state.sharing.number:
         _adopt(state, state.sharing, event.reports, now)
@@ -101,33 +101,39 @@ def _prepare(state: FlowState, sharing: Sharing, now: float) -> None:
         del sharing.peers[replica_id]
     sharing.number += 1
     sharing.sent_at = now
-    sharing.born_at = now if sharing.born_at is None else sharing.born_at
     parts = _divide(state, sharing, now)
     since_s = None if sharing.contact_at is None else now - sharing.contact_at
+    heard = since_s is not None and since_s < _DECAY_FROM * lease_s
+    waited = now - sharing.born_at >= lease_s
     for place, worker in _list_places(state).items():
-        part = parts.get(place, 0)
-        if since_s is None or since_s >= _DECAY_FROM * lease_s:
-            part = _come_down(state, sharing, place, since_s)
-        worker.share = part if since_s is None else min(worker.share or 0, part)
-        sharing.claims[place] = max(part, len(worker.held))
+        share, equal = worker.share or 0, _find_equal(state, sharing, place, worker)
+        part = parts.get(place, 0) if heard else equal
+        if since_s is None:  # nobody was ever heard of: not before it is clear that the store is away
+            worker.share = equal if waited else 0
+        elif heard:
+            worker.share = min(share, part)
+        else:
+            worker.share = min(share, _come_down(sharing.at_contact.get(place, 0), equal, since_s / lease_s))
+        sharing.claims[place] = max(part, worker.share, len(worker.held))
     sharing.alone = since_s is None or since_s >= lease_s
     if silent:
         _count_others(state, sharing, now)
 
 
-def _come_down(state: FlowState, sharing: Sharing, place: WorkerId, since_s: float | None) -> int:
-    """The part of a gateway that has not reached the others for ``since_s``."""
-    worker = _list_places(state)[place]
+def _find_equal(state: FlowState, sharing: Sharing, place: WorkerId, worker: WorkerState) -> int:
+    """The part of this gateway if all that were known at the last contact have the same."""
     permits = min(worker.limit.limit, state.config.requests_per_worker)
-    if since_s is None:  # never heard of anybody: not before it is clear that the store is away
-        waited = sharing.born_at is not None and sharing.sent_at - sharing.born_at >= state.config.sharing.lease_s
-        return max(permits // max(state.config.sharing.replicas_assumed, 1), 1) if waited else 0
+    if not sharing.known:
+        return max(permits // state.config.sharing.replicas_assumed, 1)
     capacity = sharing.capacities.get(place)
     permits = permits if capacity is None else min(permits, capacity.permits)
-    equal = divide_equally(permits, place, sharing.known, sharing.replica_id)
-    lease_s, last = state.config.sharing.lease_s, sharing.at_contact.get(place, 0)
-    gone = min((since_s / lease_s - _DECAY_FROM) / (_DECAY_TO - _DECAY_FROM), 1.0)
-    return min(last, int(last + gone * (equal - last)) if equal < last else last)
+    return divide_equally(permits, place, sharing.known, sharing.replica_id)
+
+
+def _come_down(last: int, equal: int, silent: float) -> int:
+    """What is left of a share of ``last`` after a silence of so many leases."""
+    gone = min((silent - _DECAY_FROM) / (_DECAY_TO - _DECAY_FROM), 1.0)
+    return last if equal >= last else int(last + gone * (equal - last))
 
 
 def _adopt(state: FlowState, sharing: Sharing, reports: Sequence[ReplicaReport], now: float) -> None:

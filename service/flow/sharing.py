@@ -27,13 +27,13 @@ class Sharing:
     """
 
     replica_id: ReplicaId
+    born_at: float
     peers: dict[ReplicaId, Peer] = field(default_factory=dict)
     heard: dict[ReplicaId, int] = field(default_factory=dict)
     claims: dict[WorkerId, int] = field(default_factory=dict)
     foreign: dict[WorkerId, Foreign] = field(default_factory=dict)
     capacities: dict[WorkerId, Capacity] = field(default_factory=dict)
     number: int = 0
-    born_at: float | None = None
     sent_at: float = 0.0
     contact_at: float | None = None
     began_at: float | None = None
