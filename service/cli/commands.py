@@ -8,6 +8,7 @@ from service.cli.drain import drain
 from service.cli.emulate import emulate
 from service.cli.explain import explain
 from service.cli.keys import app as keys
+from service.cli.prober import prober
 from service.cli.replay import replay
 from service.cli.report import report
 from service.cli.serve import serve
@@ -33,6 +34,7 @@ app.add_typer(bench)
 app.add_typer(slo)
 app.command()(emulate)
 app.command()(drain)
+app.command()(prober)
 app.command()(explain)
 app.command()(replay)
 app.command()(report)

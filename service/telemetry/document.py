@@ -8,7 +8,7 @@ from service.domain.outcome import Outcome
 from service.slo.objective import Indicator
 from service.slo.window import THIRTY_DAYS, write_duration
 from service.telemetry.labels import KINDS, NO_TIER, OTHER_KIND, Stage, WorkerPhase, can_occur
-from service.telemetry.metrics import METRICS, PROCESS_METRICS, TIER_EDGES, Metric
+from service.telemetry.metrics import METRICS, PROBER_METRICS, PROCESS_METRICS, TIER_EDGES, Metric
 from service.telemetry.slo_events import COUNTED
 
 _HEAD = """# Metrics
@@ -26,6 +26,7 @@ def build_document() -> str:
     """The whole document."""
     parts = [_HEAD, "## Labels\n", _render_labels(), "## Number of series\n", _render_series(), "## Metrics\n"]
     parts += [_render_metric(metric) for metric in METRICS]
+    parts += ["## The prober, on a port of its own\n", *(_render_metric(metric) for metric in PROBER_METRICS)]
     rows = [(f"`{name}`", kind, text) for name, kind, text in PROCESS_METRICS]
     parts += ["## The process, from prometheus_client\n", _render_table(("metric", "type", "meaning"), rows)]
     return "\n".join(parts)

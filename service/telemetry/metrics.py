@@ -240,6 +240,22 @@ BUILD_INFO = _declare.info("sluice_build_info", "Always 1; the label names the r
 
 METRICS: tuple[Metric, ...] = tuple(_declare.metrics)
 
+# ---------------------------------------------------------------- the prober's own
+
+_probing = _Declared()
+PROBES = _probing.counter(
+    "sluice_probe_requests_total", "requests", "Synthetic requests that ended, by whether the answer was as promised.",
+    "tier", "result",
+)  # fmt: skip
+PROBE_TTFT = _probing.histogram(
+    "sluice_probe_ttft_seconds",
+    "Sending a synthetic request to its first token, connecting included, of those that got one.",
+    "As for sluice_ttft_seconds; probes are short prompts.",
+    (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+    "tier",
+)
+PROBER_METRICS: tuple[Metric, ...] = tuple(_probing.metrics)
+
 TIER_EDGES: dict[str, str] = {
     TTFT.name: "TTFT targets",
     TPOT.name: "TPOT targets",
