@@ -13,7 +13,7 @@ else
 READY :=
 endif
 
-.PHONY: help run test lint bench-overhead bench-overload bench-calibrate sim drill bench-streams bench-slow-readers bench-aiperf clean
+.PHONY: help run test lint bench-overhead bench-overload bench-calibrate sim drill bench-streams bench-slow-readers bench-aiperf bench-rolling clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -22,7 +22,7 @@ run: $(READY) ## Start two workers and a gateway on loopback (ENGINE=emulated|vl
 	@exec $(PYTHON) -m service up
 
 test: $(READY) ## Install what tests need, then run the gates and all tests (CI=true: a missing part is a failure)
-	@deploy/test-parts.sh
+	@PYTHON=$(PYTHON) deploy/test-parts.sh
 	@$(MAKE) --no-print-directory lint PYTHON=$(PYTHON)
 	@$(PYTHON) -m coverage erase
 	@$(PYTHON) -m pytest --cov --cov-report=
@@ -62,6 +62,18 @@ bench-slow-readers: $(READY) ## What clients that do not read cost the gateway (
 
 bench-aiperf: $(READY) ## 200 requests of NVIDIA's aiperf to a service of its own (installs it, minutes the first time)
 	@$(PYTHON) -m loadtests.live.aiperf_run $(OPTIONS)
+
+bench-rolling: $(READY) ## Restart three gateways and two workers under load behind Envoy; nobody may notice (minutes; OPTIONS=--quick)
+	@$(PYTHON) -m loadtests.live.rolling $(OPTIONS)
+
+.PHONY: chart image
+chart: $(READY) ## Render the chart with both Helms, hold it to strict schemas, read it and the Dockerfiles with linters
+	@PYTHON=$(PYTHON) deploy/test-parts.sh
+	@SLUICE_CHECKOV=1 $(PYTHON) -m pytest -q tests/chart
+
+image: $(READY) ## Build the images twice with buildah on plain Debian and run them read-only (root on Debian; minutes)
+	@deploy/image-parts.sh
+	@SLUICE_IMAGE=1 $(PYTHON) -m pytest -q -s -p no:randomly tests/chart/test_image.py
 
 clean: ## Remove the environment and what was written while running
 	rm -rf $(VENV) var

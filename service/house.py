@@ -45,15 +45,17 @@ from service.settings.release import read_version
 from service.settings.tls import Certificates, build_tls_context
 from service.telemetry.budget import Budgets
 from service.telemetry.exposition import Exposition
-from service.telemetry.gauges import Snapshot
+from service.telemetry.gauges import Discovered, Snapshot
 from service.telemetry.lag import LoopLag
 from service.telemetry.logs import RequestLog, set_level
 from service.telemetry.recorder import Recorder
-from service.workers.discovery import StaticDiscovery, build_discovery
+from service.workers.deletion_cost import DeletionCosts
+from service.workers.discovery import StaticDiscovery
 from service.workers.monitor import Monitor
 from service.workers.pool import WorkerPool
 from service.workers.probe import build_client_factory
 from service.workers.roster import PoolRoster
+from service.workers.sources import build_discovery
 from service.workers.suspicion import Suspicion
 
 _log = logging.getLogger("sluice.main")
@@ -94,11 +96,13 @@ class House:
         self._driver = Driver(FlowController(plan.flow, core_chance), clock, loop, observers)
         self._brownout_level = 0
         roster = PoolRoster(self._pool, self._driver.submit)
-        self._discovery = build_discovery(plan.dns, plan.workers, loop, clock.now, chance)
+        self._discovery = build_discovery(plan.source, plan.workers, loop, clock.now, chance)
         self.monitor = Monitor(
             plan.monitor, self._discovery, build_client_factory(plan.monitor.probe), self._driver.submit,
             self._pool, roster, clock.now, chance,
         )  # fmt: skip
+        costs = plan.deletion_cost
+        self.costs = None if costs is None else DeletionCosts(costs, self.monitor.status, chance)
         self._request_log = RequestLog(logs.requests)
         accountants: list[Accountant] = [
             self._recorder, self._budgets.events, self._request_log, Suspicion(self.monitor.suspect), self._decisions,
@@ -152,13 +156,24 @@ class House:
             None if self._journal is None else self._journal.dropped,
             self._accounts.is_maintained(self._clock.now()),
             None if self.record is None else self.record.read_figures(),
+            self._describe_discovery(),
         )  # fmt: skip
+
+    def _describe_discovery(self) -> Discovered:
+        status = self.monitor.discovery_status()
+        at = None if isinstance(self._discovery, StaticDiscovery) else status.confirmed_at
+        age_s = None if at is None else self._clock.now() - at
+        return Discovered(age_s, status.failures, status.missed)
 
     def _model_cards(self) -> list[dict[str, Any]]:
         model = self._corridor.config.model
         return [{"id": model, "object": "model", "created": self._born_at, "owned_by": "sluice"}]
 
     # ---------------------------------------------------------------- the way out (runtime.drain.Premises)
+
+    def send_elsewhere(self) -> None:
+        """Keep no connection of a client."""
+        self._doors.send_elsewhere()
 
     def close_doors(self) -> None:
         """Stop listening, close what is idle. From here on only what a client was sending can still come, so the core
@@ -266,7 +281,7 @@ class House:
         self._corridor.reconfigure(corridor, plan.cors, plan.relay)
         self._guard.reconfigure(plan.cors)
         self._directory.replace(plan.keys)
-        if isinstance(self._discovery, StaticDiscovery) and plan.dns is None:
+        if isinstance(self._discovery, StaticDiscovery) and plan.source is None:
             self._discovery.replace(plan.workers)
         set_level(plan.settings.logs.level)
         self._request_log.which = plan.settings.logs.requests

@@ -65,7 +65,9 @@ async def run_gateway(
     house.server = await loop.create_server(
         house.factory, sock=public, backlog=_BACKLOG, **listening_options(certificates, plan.edge.head_timeout_s)
     )
-    monitoring = asyncio.ensure_future(house.monitor.run())
+    watching = {asyncio.ensure_future(house.monitor.run())}
+    if house.costs is not None:
+        watching.add(asyncio.ensure_future(house.costs.run()))
     for beat in house.beats:
         beat.start()
     if house.record is not None:
@@ -80,8 +82,9 @@ async def run_gateway(
     try:
         await house.drain.run(house.bounds)
     finally:
-        monitoring.cancel()
-        await asyncio.wait({monitoring})
+        for task in watching:
+            task.cancel()
+        await asyncio.wait(watching)
         await admin.stop()
         house.close()
         if house.record is not None:

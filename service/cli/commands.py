@@ -15,7 +15,7 @@ from service.cli.serve import serve
 from service.cli.slo import app as slo
 from service.cli.up import up
 from service.cli.version import show_version
-from service.cli.worker import app as worker
+from service.cli.worker_drain import app as worker
 
 app = typer.Typer(
     name="sluice",

@@ -47,15 +47,39 @@ def _check_url(url: str) -> str:
     return url
 
 
+DnsLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+
+
+def _check_api_url(url: str) -> str:
+    if re.fullmatch(r"https?://[^/\s?#@]+/?", url) is None:
+        raise ValueError(f"{url!r} is not the URL of an API server, such as https://10.0.0.1:6443")
+    return url.rstrip("/")
+
+
+class KubernetesSettings(Part):
+    """How the API server is reached; in a pod all of it is known."""
+
+    api_server: Annotated[Name, AfterValidator(_check_api_url)] | None = None
+    token_file: Name | None = None
+    ca_file: Name | None = None
+    relist_s: Annotated[float, Field(gt=0, le=30, allow_inf_nan=False)] = 25.0
+    deletion_cost: bool = False
+
+
 class PoolSettings(Part):
     """The workers of one model and how they are found."""
 
-    discovery: Literal["static", "dns"]
+    discovery: Literal["static", "dns", "kubernetes"]
     workers: list[Annotated[Name, AfterValidator(_check_url)]] | None = None
     name: Name | None = None
     port: Port | None = None
+    service: DnsLabel | None = None
+    port_name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] | None = None
+    namespace: DnsLabel | None = None
+    kubernetes: KubernetesSettings = KubernetesSettings()
     tls: bool = False
     profile: Name | None = None
+    confirm_profile: bool | None = None
     api_key_env: Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$")] | None = None
     connect_timeout_s: Seconds = 2.0
     keep_alive_s: Seconds = 4.0
@@ -74,6 +98,7 @@ class HealthSettings(Part):
     failures_to_eject: Count = 3
     recovery_probes: Count = 2
     stale_after_s: Seconds = 5.0
+    prove_first: bool | None = None
 
 
 class TierSettings(Part):

@@ -11,6 +11,9 @@ from service.telemetry.metrics import (
     BODY_BYTES,
     BROWNOUT_LEVEL,
     CONNECTIONS,
+    DISCOVERY_AGE,
+    DISCOVERY_FAILURES,
+    DISCOVERY_MISSED,
     DRAINING,
     IN_FLIGHT,
     JOURNAL_DROPPED,
@@ -50,6 +53,15 @@ class RecordFigures(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Discovered:
+    """How learning of workers goes; ``age_s`` is ``None`` before the first list."""
+
+    age_s: float | None
+    failures: int
+    missed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state at one moment. ``None`` and workers that are not in ``load_ages_s`` mean: nobody knows."""
 
@@ -61,6 +73,7 @@ class Snapshot:
     journal_dropped: int | None = None
     maintenance: bool = False
     record: RecordFigures | None = None
+    discovery: Discovered | None = None
 
 
 def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
@@ -83,6 +96,10 @@ def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
     yield _single(BROWNOUT_LEVEL, snapshot.brownout_level)
     yield _single(MAINTENANCE, int(snapshot.maintenance))
     yield _single(JOURNAL_DROPPED, snapshot.journal_dropped)
+    discovery = snapshot.discovery
+    yield _single(DISCOVERY_AGE, None if discovery is None else discovery.age_s)
+    yield _single(DISCOVERY_FAILURES, None if discovery is None else discovery.failures)
+    yield _single(DISCOVERY_MISSED, None if discovery is None else discovery.missed)
 
     yield from _read_record(snapshot.record)
 

@@ -191,6 +191,18 @@ WORKER_LOAD_AGE = _declare.gauge(
     "worker",
 )  # fmt: skip
 WORKERS = _declare.gauge("sluice_workers", "workers", "Workers by what they are good for, each in one state.", "state")
+DISCOVERY_AGE = _declare.gauge(
+    "sluice_discovery_age_seconds", "seconds",
+    "Age of the last confirmation of the list of workers; absent before the first, and where the list is in the file.",
+)  # fmt: skip
+DISCOVERY_FAILURES = _declare.counter(
+    "sluice_discovery_failures_total", "failures",
+    "Attempts to learn of workers that failed: a name did not resolve, a list or a watch broke or was refused.",
+)  # fmt: skip
+DISCOVERY_MISSED = _declare.counter(
+    "sluice_discovery_missed_total", "lists",
+    "Lists with a change of which the watch had not told: it was silent, or has gaps.",
+)  # fmt: skip
 BROWNOUT_LEVEL = _declare.gauge(
     "sluice_brownout_level", "", "Level of brownout that an operator has forced, 0 (none) to 3."
 )  # fmt: skip
