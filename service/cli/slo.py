@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from service.cli.options import BAD_INPUT, FAILED, fail, say, tell_faults
-from service.rulebook.book import build_book, compare_book, select_for_chart, write_book
+from service.rulebook.book import build_book, compare_book, write_book
 from service.rulebook.openslo import export_openslo, import_openslo
 from service.rulebook.render import render_yaml
 from service.rulebook.sources import Sources, read_sources
@@ -22,29 +22,25 @@ app = typer.Typer(
 )
 
 FolderOption = Annotated[Path, typer.Option("--dir", help="Folder with objectives/ and windows/.")]
-ChartOption = Annotated[Path | None, typer.Option("--chart", help="A chart that takes rules and dashboards along.")]
 _DIFF_LINES_MAX = 60
 
 
 @app.command()
-def generate(folder: FolderOption = Path("slo"), chart: ChartOption = None) -> None:
+def generate(folder: FolderOption = Path("slo")) -> None:
     """Write all that follows from the objectives: rules, promtool tests, dashboards, bucket edges, scaler inputs.
 
-    Example:  sluice slo generate --chart helm/sluice
+    Example:  sluice slo generate
     """
     book = _build(_read(folder))
-    changed = [folder / name for name in write_book(folder, book)]
-    if chart is not None:
-        changed += [chart / name for name in write_book(chart, select_for_chart(book))]
-    for path in changed:
-        say(f"wrote {path}")
-    print(f"{folder}: {len(book)} generated files; {len(changed)} files changed")
+    changed = write_book(folder, book)
+    for name in changed:
+        say(f"wrote {folder / name}")
+    print(f"{folder}: {len(book)} generated files, {len(changed)} of them changed")
 
 
 @app.command()
 def check(
     folder: FolderOption = Path("slo"),
-    chart: ChartOption = None,
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="Compare the promises of this gateway's configuration too.")
     ] = None,
@@ -56,10 +52,7 @@ def check(
     Example:  sluice slo check -c sluice.yaml
     """
     sources = _read(folder)
-    book = _build(sources)
-    differences = compare_book(folder, book)
-    if chart is not None:
-        differences += compare_book(chart, select_for_chart(book))
+    differences = compare_book(folder, _build(sources))
     mismatches = [] if config is None else _compare_config(sources, config)
     if as_json:
         print(json.dumps({"generated": differences, "config": mismatches}))

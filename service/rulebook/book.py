@@ -13,9 +13,7 @@ from service.slo.alerts import build_common_alerts, build_probe_alerts, build_ti
 from service.slo.rules import build_recordings
 
 GENERATED = ("rules", "tests", "dashboards", "derived")
-"""Folders in which nothing else may be; in a chart those under ``files``."""
-
-_OF_PROBERS = "rules/prober.yaml"
+"""Folders in which nothing else may be."""
 
 
 def build_rules(sources: Sources, divisor: int = 1) -> dict[str, str]:
@@ -63,16 +61,6 @@ def build_book(sources: Sources) -> dict[str, str]:
     return book
 
 
-def select_for_chart(book: Mapping[str, str]) -> dict[str, str]:
-    """What a chart takes along, by path under its folder: rules and dashboards. It starts no prober, and the absence of
-    one would be told."""
-    return {
-        f"files/{name}": text
-        for name, text in book.items()
-        if name.startswith(("rules/", "dashboards/")) and name != _OF_PROBERS
-    }
-
-
 def write_book(folder: Path, book: Mapping[str, str]) -> list[str]:
     """Write what differs, remove what is in generated folders and not in ``book``; the paths that changed."""
     changed = []
@@ -101,6 +89,5 @@ def compare_book(folder: Path, book: Mapping[str, str]) -> list[str]:
 
 def find_strangers(folder: Path, book: Mapping[str, str]) -> list[str]:
     """Files in generated folders that ``book`` does not have."""
-    folders = [folder / name for generated in GENERATED for name in (generated, f"files/{generated}")]
-    paths = (path for one in folders for path in sorted(one.rglob("*")) if path.is_file())
+    paths = (path for name in GENERATED for path in sorted((folder / name).rglob("*")) if path.is_file())
     return [name for path in paths if (name := path.relative_to(folder).as_posix()) not in book]
