@@ -93,13 +93,6 @@ def test_once_with_a_key_that_is_not_known_is_bad(gateway):
     assert "priority    status 401" in done.stdout
 
 
-def test_without_keys_or_objectives_it_says_which_are_missing(tmp_path):
-    done = sluice("--once", key="")
-    assert done.returncode == 2
-    assert "SLUICE_PROBE_KEY_DEFAULT or SLUICE_PROBE_KEY_FLEX or SLUICE_PROBE_KEY_PRIORITY" in done.stderr
-    assert sluice("--once", "--dir", str(tmp_path)).returncode == 2
-
-
 def test_it_goes_on_counts_on_a_port_of_its_own_and_ends_at_sigterm(gateway, tmp_path):
     (port,) = find_ports(1)
     argv = [sys.executable, "-m", "service", "prober", "--model", MODEL, "--url", gateway.url, "--interval-s", "1"]

@@ -15,6 +15,7 @@ CASES = sorted((SLO / "tests").glob("*.yaml"))
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.timeout(300),
     pytest.mark.skipif(
         shutil.which("promtool") is None and os.environ.get("CI") != "true", reason="promtool is not installed"
     ),
@@ -22,7 +23,7 @@ pytestmark = [
 
 
 def promtool(*arguments):
-    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=280, check=False)
 
 
 def test_rules_are_well_formed():
