@@ -67,6 +67,10 @@ class Operations(Protocol):
         """Give a worker no new work, or give it work again; ``False`` if there is no such worker."""
         ...
 
+    def let_worker_go(self) -> str | None:
+        """Drain the worker whose going is felt least; its id, or ``None`` if none may go."""
+        ...
+
     async def reload(self) -> tuple[Sequence[str], Sequence[str]]:
         """Read the configuration again: faults (then nothing has changed), and settings that wait for a restart."""
         ...
@@ -182,6 +186,13 @@ def _add_actions(app: FastAPI, operations: Operations) -> None:
     @app.post("/admin/v1/workers/{worker_id}/drain")
     async def drain_worker(worker_id: str) -> Response:
         return _set_draining(operations, worker_id, draining=True)
+
+    @app.post("/admin/v1/workers/leave")
+    async def let_worker_go() -> Response:
+        worker_id = operations.let_worker_go()
+        if worker_id is None:
+            return JSONResponse(_error("No worker may go: only one is left that serves, or all others drain."), 409)
+        return JSONResponse({"worker": worker_id, "draining": True})
 
     @app.post("/admin/v1/workers/{worker_id}/undrain")
     async def undrain_worker(worker_id: str) -> Response:

@@ -155,6 +155,14 @@ class Desk:
         self._set_draining(WorkerId(worker_id), draining)
         return True
 
+    def let_worker_go(self) -> str | None:
+        """Drain the worker whose going is felt least; its id, or ``None`` if none may go."""
+        worker_id = self._driver.choose_leaving()
+        if worker_id is not None:
+            _log.info("worker %s: draining, one too many", worker_id)
+            self._set_draining(worker_id, True)
+        return worker_id
+
     def begin_reload(self) -> None:
         """Read the configuration again; how that went is in the log."""
         task = asyncio.ensure_future(self.reload())

@@ -9,7 +9,8 @@ from prometheus_client.registry import Collector
 from service.prober.probe import ProbeResult
 from service.telemetry.exposition import convert_family, convert_histograms
 from service.telemetry.histogram import Histogram
-from service.telemetry.metrics import PROBE_TTFT, PROBES, Distributions, Family
+from service.telemetry.kinds import Distributions, Family
+from service.telemetry.prober_metrics import PROBE_TTFT, PROBES
 
 
 class ProbeFigures(Collector):

@@ -7,7 +7,8 @@ from service.domain.tier import Tier
 from service.slo.burnrate import BudgetStats, BurnRates
 from service.slo.objective import derive_objectives
 from service.slo.window import THIRTY_DAYS, WindowPlan, write_duration
-from service.telemetry.metrics import BUDGET_LEFT, BURN_RATE, Family
+from service.telemetry.kinds import Family
+from service.telemetry.metrics import BUDGET_LEFT, BURN_RATE
 from service.telemetry.slo_events import SloEvents
 
 
@@ -37,6 +38,10 @@ class Budgets:
     def stats(self) -> tuple[BudgetStats, ...]:
         """All objectives at the last reading."""
         return self._rates.stats()
+
+    def misses(self) -> Iterator[Family]:
+        """What was missed, by cause."""
+        return self._events.misses()
 
     def families(self) -> Iterator[Family]:
         """All figures."""

@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from service.domain.units import WorkerId
-from service.flow.stats import FlowStats
+from service.flow.stats import DemandStats, FlowStats
+from service.telemetry.kinds import Family, Metric
 from service.telemetry.labels import WorkerPhase, phase_of
 from service.telemetry.metrics import (
     BODY_BYTES,
     BROWNOUT_LEVEL,
+    CLAIM_PERMITS,
     CONNECTIONS,
     DISCOVERY_AGE,
     DISCOVERY_FAILURES,
@@ -24,14 +26,19 @@ from service.telemetry.metrics import (
     LEDGER_SPOOL_BYTES_MAX,
     LEDGER_WAITING,
     MAINTENANCE,
+    OFFERED_WORK,
+    PERMITS,
     PERMITS_HELD,
     QUEUED_REQUESTS,
     QUEUED_TOKENS,
+    QUEUED_WORK,
+    REPLICAS,
+    REPLICAS_SILENT,
     WORKER_HEALTHY,
+    WORKER_KV,
     WORKER_LOAD_AGE,
+    WORKER_PERMITS,
     WORKERS,
-    Family,
-    Metric,
 )
 
 
@@ -74,6 +81,8 @@ class Snapshot:
     maintenance: bool = False
     record: RecordFigures | None = None
     discovery: Discovered | None = None
+    demand: DemandStats | None = None
+    kv_ratios: Mapping[WorkerId, float | None] = field(default_factory=dict)
 
 
 def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
@@ -84,9 +93,15 @@ def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
     yield _single(PERMITS_HELD, flow.in_flight)
     yield _single(DRAINING, int(flow.draining))
     yield Family(IN_FLIGHT, [((worker.worker_id,), worker.in_flight) for worker in flow.workers])
+    yield Family(WORKER_PERMITS, [((worker.worker_id,), worker.permits) for worker in flow.workers])
+    yield _single(REPLICAS, flow.replicas)
+    yield _single(REPLICAS_SILENT, None if flow.alone is None else int(flow.alone))
     yield Family(WORKER_HEALTHY, [((worker.worker_id,), int(worker.healthy)) for worker in flow.workers])
     ages = [(worker.worker_id, snapshot.load_ages_s.get(worker.worker_id)) for worker in flow.workers]
     yield Family(WORKER_LOAD_AGE, [((worker_id,), age_s) for worker_id, age_s in ages if age_s is not None])
+    kv = [(worker.worker_id, snapshot.kv_ratios.get(worker.worker_id)) for worker in flow.workers]
+    yield Family(WORKER_KV, [((worker_id,), ratio) for worker_id, ratio in kv if ratio is not None])
+    yield from _read_demand(snapshot.demand)
     phases = dict.fromkeys(WorkerPhase, 0)
     for worker in flow.workers:
         phases[phase_of(worker)] += 1
@@ -111,6 +126,14 @@ def _read_record(record: RecordFigures | None) -> Iterator[Family]:
     yield _single(LEDGER_SPOOL_BYTES, None if record is None else record.spool_bytes)
     yield _single(LEDGER_SPOOL_BYTES_MAX, None if record is None else record.spool_bytes_max)
     yield _single(LEDGER_AWAY, None if record is None else int(record.database_away))
+
+
+def _read_demand(demand: DemandStats | None) -> Iterator[Family]:
+    claims = () if demand is None else demand.claims
+    yield Family(OFFERED_WORK, [((one.claim.value,), one.offered_work_s) for one in claims])
+    yield Family(QUEUED_WORK, [((one.claim.value,), one.queued_work_s) for one in claims])
+    yield Family(CLAIM_PERMITS, [((one.claim.value,), one.permits_held) for one in claims])
+    yield _single(PERMITS, None if demand is None else demand.permits)
 
 
 def _single(metric: Metric, value: float | None) -> Family:

@@ -44,6 +44,8 @@ class WorkerPhase(Enum):
     READY = "ready"
     RESTING = "resting"
     DRAINING = "draining"
+    STARTING = "starting"
+    """It has never been healthy yet."""
     UNHEALTHY = "unhealthy"
     LEAVING = "leaving"
     """No longer listed, but still busy with requests."""
@@ -54,7 +56,7 @@ def phase_of(worker: WorkerStats) -> WorkerPhase:
     if not worker.listed:
         return WorkerPhase.LEAVING
     if not worker.healthy:
-        return WorkerPhase.UNHEALTHY
+        return WorkerPhase.STARTING if worker.starting else WorkerPhase.UNHEALTHY
     if worker.draining:
         return WorkerPhase.DRAINING
     return WorkerPhase.RESTING if worker.resting else WorkerPhase.READY

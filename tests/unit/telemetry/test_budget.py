@@ -110,3 +110,15 @@ def test_three_failures_burn_and_another_promise_may_not():
     budgets.reconfigure([Tier("gold", 0, best_effort=True), *TIERS])
     assert budgets.describe() == []
     assert THIRTY_DAYS.windows_s[0] == 300
+
+
+def test_misses_are_counted_by_cause_and_exist_from_the_start():
+    events = SloEvents(["gold"], "model")
+    (family,) = events.misses()
+    assert all(count == 0 for _, count in family.values)
+    for outcome in (Outcome.EXPIRED, Outcome.STREAM_BROKEN):
+        settle(events, build_settlement(outcome=outcome))
+    settle(events, build_stream())
+    (family,) = events.misses()
+    counts = {cause: count for (tier, cause), count in family.values if tier == "gold"}
+    assert (counts["capacity"], counts["worker"], counts["deploy"]) == (1, 1, 0)
