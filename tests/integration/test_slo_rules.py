@@ -52,3 +52,16 @@ def test_promtool_notices_when_a_gate_is_missing(tmp_path):
     done = promtool("test", "rules", str(path))
     assert done.returncode != 0
     assert 'got: {alertname="SluiceBudgetBurnFast"}' in done.stdout + done.stderr
+
+
+def test_the_configurations_to_begin_with_are_valid():
+    deploy = SLO.parent / "deploy"
+    done = promtool("check", "config", str(deploy / "prometheus" / "prometheus.yml"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "recording.yaml" in done.stdout
+    if shutil.which("amtool") is None and os.environ.get("CI") != "true":
+        pytest.skip("amtool is not installed")
+    argv = ["amtool", "check-config", str(deploy / "alertmanager" / "alertmanager.yml")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 inhibit rules" in done.stdout
