@@ -81,7 +81,7 @@ def _render_series() -> str:
         f"`{NO_TIER}`, all created at 0: {count_request_series(3)} with three tiers. Endings that are not expected of "
         "a kind are counted under a series of their own if they happen; labels come from closed sets, so with T tiers "
         f"there are never more than (T + 1) x {len(KINDS) + 1} x {len(Outcome)}.\nAll else is some 140 series per tier "
-        "(four histograms, four token counters, 12 counters of events; 32 of budgets where it promises everything), 3 per "
+        "(four histograms, four token counters, 12 counters of events; 32 of budgets where all is promised), 3 per "
         "worker and about 100 more.\n"
     )
 
