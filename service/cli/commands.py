@@ -10,6 +10,7 @@ from service.cli.emulate import emulate
 from service.cli.explain import explain
 from service.cli.keys import app as keys
 from service.cli.migrate import migrate
+from service.cli.prober import prober
 from service.cli.replay import replay
 from service.cli.report import report
 from service.cli.scaler import scaler
@@ -40,6 +41,7 @@ app.add_typer(bench)
 app.add_typer(slo)
 app.command()(emulate)
 app.command()(drain)
+app.command()(prober)
 app.command()(explain)
 app.command()(replay)
 app.command()(report)
