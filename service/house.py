@@ -15,7 +15,7 @@ from typing import Any
 
 from service.domain.event import DrainBegan
 from service.domain.units import WorkerId
-from service.flow.config import Reconfigured
+from service.flow.config import FlowConfig, Reconfigured
 from service.flow.controller import FlowController
 from service.gateway.app import Guard, build_rest
 from service.gateway.auth import MemoryDirectory
@@ -36,6 +36,7 @@ from service.runtime.journal import JournalHeader
 from service.runtime.journey import Road
 from service.runtime.outbox import Outbox
 from service.runtime.ports import Observer
+from service.runtime.pressure import Pressure
 from service.runtime.recording import open_journal
 from service.runtime.turnstile import Turnstile
 from service.settings.build import Plan
@@ -94,7 +95,7 @@ class House:
         ]
         core_chance = random.Random(seed)  # noqa: S311 - its own: a journal is played again from the seed
         self._driver = Driver(FlowController(plan.flow, core_chance), clock, loop, observers)
-        self._brownout_level = 0
+        self.pressure = Pressure(plan.flow, self._configure_core)
         roster = PoolRoster(self._pool, self._driver.submit)
         self._discovery = build_discovery(plan.source, plan.workers, loop, clock.now, chance)
         self.monitor = Monitor(
@@ -132,7 +133,7 @@ class House:
         self._doors = Doors(state)
         self.drain = Drain(self, clock.now)
         self.desk = Desk(
-            self._driver, self.monitor, self.drain, self, self, roster.set_draining, self._opaque,
+            self._driver, self.monitor, self.drain, self, self, self.pressure, roster.set_draining, self._opaque,
             self._decisions.describe,
         )  # fmt: skip
         self.server: asyncio.Server | None = None
@@ -147,7 +148,7 @@ class House:
             Beat(_SWEEP_REQUESTS_S, self._driver.sweep, loop.call_later, clock.now, lag.observe),
             Beat(_SWEEP_CONNECTIONS_S, self._doors.sweep, loop.call_later, clock.now),
             Beat(_SWEEP_CONNECTIONS_S, self._pool.sweep, loop.call_later, clock.now),
-            Beat(_READ_BUDGETS_S, lambda: self._budgets.observe(clock.now()), loop.call_later, clock.now),
+            Beat(_READ_BUDGETS_S, self._read_budgets, loop.call_later, clock.now),
         )
         if self._journal is not None:
             self.beats += (Beat(_FLUSH_JOURNAL_S, self._journal.flush, loop.call_later, clock.now),)
@@ -157,12 +158,12 @@ class House:
         ages = {status.worker_id: status.load_age_s for status in statuses}
         kv = {one.worker_id: None if one.load is None else one.load.kv_cache_ratio for one in statuses}
         return Snapshot(
-            self._driver.stats(), ages, self._bodies.taken, self.open_connections(), self._brownout_level,
+            self._driver.stats(), ages, self._bodies.taken, self.open_connections(), self.pressure.brownout_level,
             None if self._journal is None else self._journal.dropped,
             self._accounts.is_maintained(self._clock.now()),
             None if self.record is None else self.record.read_figures(),
             self._describe_discovery(),
-            self._driver.demand(), kv,
+            self.pressure.ceilings(), self._driver.demand(), kv,
         )  # fmt: skip
 
     def _describe_discovery(self) -> Discovered:
@@ -241,20 +242,14 @@ class House:
         """What is left of each error budget, and how fast it is being spent."""
         return self._budgets.describe()
 
-    def brownout_level(self) -> int:
-        """The level an operator has forced; it outlives a reload, and ends with the process."""
-        return self._brownout_level
-
-    def force_brownout(self, level: int) -> None:
-        """Let the core refuse what this level keeps out."""
-        self._brownout_level = level
-        self._configure_core(self.plan)
-
-    def _configure_core(self, plan: Plan) -> None:
-        shedding = replace(plan.flow.shedding, brownout_forced=self._brownout_level)
-        flow = replace(plan.flow, shedding=shedding)
+    def _configure_core(self, flow: FlowConfig) -> None:
         self._decisions.note_config(flow, self._clock.now())
         self._driver.submit(Reconfigured(flow))
+
+    def _read_budgets(self) -> None:
+        now = self._clock.now()
+        self._budgets.observe(now)
+        self.pressure.observe(self._budgets.strains(), now)
 
     async def reload(self) -> tuple[Sequence[str], Sequence[str]]:
         """Read the file again, in a thread, and apply what can be applied while running; refused whole if anything is
@@ -283,7 +278,7 @@ class House:
         self._accounts.tiers, self._accounts.maintenance = corridor.tiers, plan.maintenance
         if self.record is not None:
             self.record.reconfigure(plan)
-        self._configure_core(plan)
+        self.pressure.reconfigure(plan.flow)
         self._corridor.reconfigure(corridor, plan.cors, plan.relay)
         self._guard.reconfigure(plan.cors)
         self._directory.replace(plan.keys)
