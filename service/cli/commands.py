@@ -8,6 +8,7 @@ from service.cli.drain import drain
 from service.cli.emulate import emulate
 from service.cli.explain import explain
 from service.cli.keys import app as keys
+from service.cli.plan import plan
 from service.cli.replay import replay
 from service.cli.report import report
 from service.cli.scaler import scaler
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.command()(up)
 app.command()(serve)
 app.command()(scaler)
+app.command()(plan)
 app.command()(check)
 app.add_typer(keys)
 app.add_typer(worker)
