@@ -10,6 +10,7 @@ from service.cli.emulate import emulate
 from service.cli.explain import explain
 from service.cli.keys import app as keys
 from service.cli.migrate import migrate
+from service.cli.plan import plan
 from service.cli.prober import prober
 from service.cli.replay import replay
 from service.cli.report import report
@@ -32,6 +33,7 @@ app = typer.Typer(
 app.command()(up)
 app.command()(serve)
 app.command()(scaler)
+app.command()(plan)
 app.command()(check)
 app.add_typer(keys)
 app.add_typer(tenants)

@@ -67,6 +67,7 @@ def _render_labels() -> str:
         ("result", f"{_quote(result.value for result in COUNTED)}; what does not apply to a request is not counted"),
         ("window", f"{_quote(map(write_duration, THIRTY_DAYS.windows_s))}"),
         ("model", "the configured model"),
+        ("band", "a band of the core by number: below 32 guaranteed by rank, below 64 excess, 64 best effort"),
         ("pool", "the scaler's pool"),
         ("part", "`forecast`, `reactive`, `burn`, `wanted`"),
         ("worker", "ids of the workers known at the moment of the scrape"),
