@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from enum import StrEnum
@@ -92,7 +93,7 @@ def _choose_ledger(given: str | None, config: Path | None) -> str:
         return DEFAULT_LEDGER
     path = choose_file(config)
     try:
-        settings = load_settings(read_file(path), {})
+        settings = load_settings(read_file(path), os.environ)
     except SettingsRefusedError as refused:
         tell_faults(path, refused)
     if settings.ledger is None:
