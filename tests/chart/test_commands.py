@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import typer.main
 
-from service.cli.commands import app
+from service.cli.commands import build_app
 from tests.support.chart import render
+
+app = build_app()
 
 RENDERINGS = {
     "defaults": lambda: render(),

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from service.cli.commands import app
+from service.cli.commands import build_app
 from service.cli.plan_input import InputError, read_trace
+
+app = build_app()
 
 RATES = ["--prompt-rate", "1000", "--output-rate", "100"]
 
