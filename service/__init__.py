@@ -13,6 +13,8 @@ The house, room by room (imports go down only):
 * ``workers``: adapters to vLLM servers: connections, discovery, health, metrics.
 * ``launch``: how a vLLM worker is started: profile, preflight, command line, the CPU engine.
 * ``emulator``: an emulated vLLM worker: a pure step model and a server with vLLM's wire.
+* ``ledger``: the record that bills are made from: spool, database, rollups, reports. ``record`` and ``clerk`` beside
+  the composition root run it: in the gateway, and in a process of its own.
 * ``telemetry``: figures and logs, folded from events and commands.
 * ``flow``: the sans-IO core that decides about requests.
 * ``slo``: what each request counts for, and what that makes of a budget and a month.
