@@ -36,6 +36,7 @@ from service.runtime.journal import JournalHeader
 from service.runtime.journey import Road
 from service.runtime.outbox import Outbox
 from service.runtime.ports import Observer
+from service.runtime.pressure import Pressure
 from service.runtime.quota import Quotas
 from service.runtime.recording import open_journal
 from service.runtime.turnstile import Turnstile
@@ -91,7 +92,7 @@ class House(Papers):
         ]
         core_chance = random.Random(seed)  # noqa: S311 - its own: a journal is played again from the seed
         self._driver = Driver(FlowController(plan.flow, core_chance), clock, loop, observers)
-        self._brownout_level = 0
+        self.pressure = Pressure(plan.flow, self._configure_core)
         roster = PoolRoster(self._pool, self._driver.submit)
         self._discovery = build_discovery(plan.source, plan.workers, loop, clock.now, chance)
         self.monitor = Monitor(
@@ -105,7 +106,8 @@ class House(Papers):
         self._directory.replace(plan.keys, plan.tenants)
         self.neighbours = None if plan.redis is None else Neighbours(
             plan.redis, plan.corridor.model, self._driver, self._directory, clock,
-            lambda: self._corridor.config.tiers, lambda: self._quotas.month, lambda: self._configure_core(self.plan),
+            lambda: self._corridor.config.tiers, lambda: self._quotas.month,
+            lambda: self.pressure.reconfigure(self.plan.flow),
         )  # fmt: skip
         leasing = None if self.neighbours is None else self.neighbours.leasing
         self._quotas = quotas = Quotas(self._driver, clock, loop.call_later, leasing)
@@ -136,7 +138,7 @@ class House(Papers):
         self._doors = Doors(state)
         self.drain = Drain(self, clock.now)
         self.desk = Desk(
-            self._driver, self.monitor, self.drain, self, self, roster.set_draining, self._opaque,
+            self._driver, self.monitor, self.drain, self, self, self.pressure, roster.set_draining, self._opaque,
             self._decisions.describe,
         )  # fmt: skip
         self.server: asyncio.Server | None = None
@@ -153,7 +155,7 @@ class House(Papers):
             Beat(_SWEEP_REQUESTS_S, self._directory.beat, loop.call_later, clock.now),
             Beat(_SWEEP_CONNECTIONS_S, self._doors.sweep, loop.call_later, clock.now),
             Beat(_SWEEP_CONNECTIONS_S, self._pool.sweep, loop.call_later, clock.now),
-            Beat(_READ_BUDGETS_S, lambda: self._budgets.observe(clock.now()), loop.call_later, clock.now),
+            Beat(_READ_BUDGETS_S, self._read_budgets, loop.call_later, clock.now),
         )
         if self._journal is not None:
             self.beats += (Beat(_FLUSH_JOURNAL_S, self._journal.flush, loop.call_later, clock.now),)
@@ -167,12 +169,12 @@ class House(Papers):
         ages = {status.worker_id: status.load_age_s for status in statuses}
         kv = {one.worker_id: None if one.load is None else one.load.kv_cache_ratio for one in statuses}
         return Snapshot(
-            self._driver.stats(), ages, self._bodies.taken, self.open_connections(), self._brownout_level,
+            self._driver.stats(), ages, self._bodies.taken, self.open_connections(), self.pressure.brownout_level,
             None if self._journal is None else self._journal.dropped,
             self._accounts.is_maintained(self._clock.now()),
             None if self.record is None else self.record.read_figures(),
             self._describe_discovery(),
-            self._driver.demand(), kv,
+            self.pressure.ceilings(), self._driver.demand(), kv,
         )  # fmt: skip
 
     def _describe_discovery(self) -> Discovered:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from service.flow.config import Reconfigured
+from service.flow.config import FlowConfig, Reconfigured
 from service.gateway.app import Guard
 from service.gateway.corridor import Corridor
 from service.gateway.directory import Directory
@@ -17,6 +17,7 @@ from service.runtime.account import Accounts
 from service.runtime.clock import MonotonicClock
 from service.runtime.decisions import DecisionLog
 from service.runtime.driver import Driver
+from service.runtime.pressure import Pressure
 from service.settings.build import Plan
 from service.settings.capacity import build_capacity, prove_plan, tell_proof
 from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes, keep_started
@@ -47,7 +48,7 @@ class Papers:
     _budgets: Budgets
     _decisions: DecisionLog
     _driver: Driver
-    _brownout_level: int
+    pressure: Pressure
     _discovery: Discovery
     _request_log: RequestLog
     _directory: Directory
@@ -76,23 +77,16 @@ class Papers:
         """What is left of each error budget, and how fast it is being spent."""
         return self._budgets.describe()
 
-    def brownout_level(self) -> int:
-        """The level an operator has forced; it outlives a reload, and ends with the process."""
-        return self._brownout_level
-
-    def force_brownout(self, level: int) -> None:
-        """Let the core refuse what this level keeps out."""
-        self._brownout_level = level
-        self._configure_core(self.plan)
-
-    def _configure_core(self, plan: Plan) -> None:
-        shedding = replace(plan.flow.shedding, brownout_forced=self._brownout_level)
-        contracts = plan.flow.contracts
+    def _configure_core(self, flow: FlowConfig) -> None:
         if self.neighbours is not None:
-            contracts = {**self.neighbours.allowances, **contracts}
-        flow = replace(plan.flow, shedding=shedding, contracts=contracts)
+            flow = replace(flow, contracts={**self.neighbours.allowances, **flow.contracts})
         self._decisions.note_config(flow, self._clock.now())
         self._driver.submit(Reconfigured(flow))
+
+    def _read_budgets(self) -> None:
+        now = self._clock.now()
+        self._budgets.observe(now)
+        self.pressure.observe(self._budgets.strains(), now)
 
     async def reload(self) -> tuple[Sequence[str], Sequence[str]]:
         """Read the file again, in a thread, and apply what can be applied while running; refused whole if anything is
@@ -134,7 +128,7 @@ class Papers:
         self._accounts.tiers, self._accounts.maintenance = corridor.tiers, plan.maintenance
         if self.record is not None:
             self.record.reconfigure(plan)
-        self._configure_core(plan)
+        self.pressure.reconfigure(plan.flow)
         self._corridor.reconfigure(corridor, plan.cors, plan.relay)
         self._guard.reconfigure(plan.cors)
         self._directory.replace(plan.keys, plan.tenants)

@@ -10,6 +10,8 @@ from service.cli.emulate import emulate
 from service.cli.explain import explain
 from service.cli.keys import app as keys
 from service.cli.migrate import migrate
+from service.cli.plan import plan
+from service.cli.prober import prober
 from service.cli.replay import replay
 from service.cli.report import report
 from service.cli.scaler import scaler
@@ -31,6 +33,7 @@ app = typer.Typer(
 app.command()(up)
 app.command()(serve)
 app.command()(scaler)
+app.command()(plan)
 app.command()(check)
 app.add_typer(keys)
 app.add_typer(tenants)
@@ -40,6 +43,7 @@ app.add_typer(bench)
 app.add_typer(slo)
 app.command()(emulate)
 app.command()(drain)
+app.command()(prober)
 app.command()(explain)
 app.command()(replay)
 app.command()(report)

@@ -11,6 +11,7 @@ from service.telemetry.labels import WorkerPhase, phase_of
 from service.telemetry.metrics import (
     BODY_BYTES,
     BROWNOUT_LEVEL,
+    CEILING,
     CLAIM_PERMITS,
     CONNECTIONS,
     DISCOVERY_AGE,
@@ -81,6 +82,7 @@ class Snapshot:
     maintenance: bool = False
     record: RecordFigures | None = None
     discovery: Discovered | None = None
+    ceilings: Mapping[str, float] = field(default_factory=dict)
     demand: DemandStats | None = None
     kv_ratios: Mapping[WorkerId, float | None] = field(default_factory=dict)
 
@@ -109,6 +111,7 @@ def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
     yield _single(BODY_BYTES, snapshot.body_bytes_in_flight)
     yield _single(CONNECTIONS, snapshot.connections)
     yield _single(BROWNOUT_LEVEL, snapshot.brownout_level)
+    yield Family(CEILING, [((band,), ceiling) for band, ceiling in snapshot.ceilings.items()])
     yield _single(MAINTENANCE, int(snapshot.maintenance))
     yield _single(JOURNAL_DROPPED, snapshot.journal_dropped)
     discovery = snapshot.discovery

@@ -173,6 +173,9 @@ DISCOVERY_MISSED = _declare.counter(
 BROWNOUT_LEVEL = _declare.gauge(
     "sluice_brownout_level", "", "Level of brownout that an operator has forced, 0 (none) to 3."
 )  # fmt: skip
+CEILING = _declare.gauge(
+    "sluice_ceiling_ratio", "ratio", "Share of a worker's permits left to a band that budgets hold back.", "band"
+)  # fmt: skip
 JOURNAL_DROPPED = _declare.counter(
     "sluice_journal_dropped_total", "events",
     "Decisions that are missing from the journal file: no room, no disk, or it is full; absent without a journal.",

@@ -92,6 +92,16 @@ class SloEvents:
                     found[name, indicator] = (bad, good + bad)
         return found
 
+    def short_counts(self) -> Counts:
+        """Requests that missed for want of capacity, and those that were judged, so far."""
+        place = _INDICATORS.index(Indicator.ALL)
+        found: dict[Key, tuple[int, int]] = {}
+        for name, tally in self._tallies.items():
+            if name is not None:
+                good, bad, _ = tally.counts(place)
+                found[name, Indicator.ALL] = (tally.misses[Cause.CAPACITY.value], good + bad)
+        return found
+
     def families(self) -> Iterator[Family]:
         """The counter with its present values."""
         yield Family(
