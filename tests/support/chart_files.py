@@ -21,8 +21,6 @@ COMPUTED = {
 }
 """Settings the chart computes: not to be written in values."""
 COPIED = {"rules": "*.yaml", "dashboards": "*.json", "objectives": "*.yaml", "windows": "*.yaml"}
-LEFT_OUT = ("prober.yaml",)
-"""The chart starts no prober, and these rules tell somebody when there is none."""
 
 
 def build_settings_schema() -> dict[str, Any]:
@@ -54,7 +52,6 @@ def list_copies() -> dict[Path, str]:
         CHART / "files" / folder / source.name: source.read_text()
         for folder, pattern in COPIED.items()
         for source in sorted((ROOT / "slo" / folder).glob(pattern))
-        if source.name not in LEFT_OUT
     }
 
 
