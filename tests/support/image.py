@@ -147,7 +147,21 @@ def running(
     entry = [*map(str, config["Entrypoint"]), *arguments]  # type: ignore[call-overload]
     path = next(each for each in config["Env"] if each.startswith("PATH="))  # type: ignore[attr-defined]
     environment = dict(each.split("=", 1) for each in config["Env"])  # type: ignore[attr-defined]
-    argv = ("unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", "env", "-C", place, path, *entry)
+    argv = (
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        script,
+        "sh",
+        "env",
+        "-C",
+        place,
+        path,
+        *entry,
+    )
     with log.open("wb") as written:
         process = subprocess.Popen(argv, stdout=written, stderr=subprocess.STDOUT, env=environment | {"PATH": PATH})
         try:
