@@ -4,6 +4,7 @@ The house, room by room (imports go down only):
 
 * ``main``: the composition root; the only place that knows both ports and adapters.
 * ``cli``: one module per command; thin, no decisions.
+* ``rulebook``: the files under ``slo/``: objectives read, rules and what else follows from them written.
 * ``settings``: the configuration file as written, checked, and translated into each room's frozen config.
 * ``gateway``: the HTTP edge: authentication, reading and peeking into bodies, answers in the client's dialect.
 * ``runtime``: the asyncio shell around the core: driver, journey of one request, relay of bytes, accounting.
@@ -12,5 +13,6 @@ The house, room by room (imports go down only):
 * ``emulator``: an emulated vLLM worker: a pure step model and a server with vLLM's wire.
 * ``telemetry``: figures and logs, folded from events and commands.
 * ``flow``: the sans-IO core that decides about requests.
+* ``slo``: what each request counts for, and what that makes of a budget and a month.
 * ``domain``: the vocabulary all rooms share.
 """

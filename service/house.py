@@ -5,16 +5,14 @@ With ``service.main``, the only module that knows both the ports of the runtime 
 
 import asyncio
 import functools
-import hashlib
 import logging
 import random
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from service.domain.event import DrainBegan
-from service.domain.units import WorkerId
 from service.flow.config import Reconfigured
 from service.flow.controller import FlowController
 from service.gateway.app import Guard, build_rest
@@ -23,9 +21,11 @@ from service.gateway.desk import Desk
 from service.gateway.directory import Directory
 from service.gateway.doors import Doors
 from service.gateway.exchange import ByteBudget
+from service.gateway.own_lines import name_for_clients
 from service.gateway.server import build_protocol_factory
-from service.neighbours import Neighbours
-from service.runtime.account import Accounts
+from service.neighbours import open_neighbours
+from service.record import open_record
+from service.runtime.account import Accountant, Accounts
 from service.runtime.beat import Beat
 from service.runtime.clock import MonotonicClock
 from service.runtime.decisions import DecisionLog
@@ -40,26 +40,30 @@ from service.runtime.quota import Quotas
 from service.runtime.recording import open_journal
 from service.runtime.turnstile import Turnstile
 from service.settings.build import Plan
-from service.settings.capacity import build_capacity, prove_plan, tell_proof
+from service.settings.capacity import find_oversold
 from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes, keep_started
 from service.settings.fault import SettingsRefusedError
 from service.settings.release import read_version
 from service.settings.tls import Certificates, build_tls_context
+from service.telemetry.budget import Budgets
 from service.telemetry.exposition import Exposition
-from service.telemetry.gauges import Snapshot
+from service.telemetry.gauges import Discovered, Snapshot
 from service.telemetry.lag import LoopLag
 from service.telemetry.logs import RequestLog, set_level
 from service.telemetry.recorder import Recorder
-from service.workers.discovery import StaticDiscovery, build_discovery
+from service.workers.deletion_cost import DeletionCosts
+from service.workers.discovery import StaticDiscovery
 from service.workers.monitor import Monitor
 from service.workers.pool import WorkerPool
 from service.workers.probe import build_client_factory
 from service.workers.roster import PoolRoster
+from service.workers.sources import build_discovery
 from service.workers.suspicion import Suspicion
 
 _log = logging.getLogger("sluice.main")
 
 _SWEEP_REQUESTS_S, _SWEEP_CONNECTIONS_S, _FLUSH_JOURNAL_S = 0.25, 1.0, 1.0
+_READ_BUDGETS_S = 2.0
 
 Reread = Callable[[], Plan]
 
@@ -77,43 +81,49 @@ class House:
         outbox, turnstile = Outbox(loop.call_soon), Turnstile(loop.call_soon)
         self._pool = WorkerPool(plan.pool, loop, clock.now, outbox.write, turnstile.enter)
         self._recorder = Recorder(plan.corridor.tiers.values())
+        self._budgets = Budgets(plan.corridor.tiers.values(), plan.corridor.model, clock.now())
         logs = plan.settings.logs
         wall_offset_s = clock.wall() - clock.now()
         self._decisions = DecisionLog(logs.decisions, plan.flow, wall_offset_s)
-        self._journal = open_journal(
-            logs.journal, logs.journal_max_bytes, JournalHeader(seed, plan.flow, wall_offset_s)
-        )
-        observers: list[Observer] = [
-            self._recorder,
-            self._decisions,
-            *([] if self._journal is None else [self._journal]),
-        ]
+        header = JournalHeader(seed, plan.flow, wall_offset_s)
+        self._journal = open_journal(logs.journal, logs.journal_max_bytes, header)
+        self.record = open_record(plan, clock, loop.call_later)
+        observers: list[Observer] = [self._recorder, self._decisions, *([self._journal] if self._journal else [])]
         core_chance = random.Random(seed)  # noqa: S311 - its own: a journal is played again from the seed
         self._driver = Driver(FlowController(plan.flow, core_chance), clock, loop, observers)
         self._brownout_level = 0
         roster = PoolRoster(self._pool, self._driver.submit)
-        self._discovery = build_discovery(plan.dns, plan.workers, loop, clock.now, chance)
+        self._discovery = build_discovery(plan.source, plan.workers, loop, clock.now, chance)
         self.monitor = Monitor(
             plan.monitor, self._discovery, build_client_factory(plan.monitor.probe), self._driver.submit,
             self._pool, roster, clock.now, chance,
         )  # fmt: skip
+        costs = plan.deletion_cost
+        self.costs = None if costs is None else DeletionCosts(costs, self.monitor.status, chance)
         self._request_log = RequestLog(logs.requests)
         self._directory = Directory(clock.wall)
         self._directory.replace(plan.keys, plan.tenants)
-        self.neighbours = None if plan.redis is None else Neighbours(
-            plan.redis, self._directory, clock, lambda: self._corridor.config.tiers, lambda: self._quotas.month,
+        self.neighbours = open_neighbours(
+            plan, self._directory, clock, lambda: self._corridor.config.tiers, lambda: self._quotas.month,
             lambda: self._configure_core(self.plan),
         )  # fmt: skip
         leasing = None if self.neighbours is None else self.neighbours.leasing
         self._quotas = quotas = Quotas(self._driver, clock, loop.call_later, leasing)
-        accounts = Accounts(
-            [quotas, self._recorder, self._request_log, Suspicion(self.monitor.suspect), self._decisions]
-        )
-        self._opaque = functools.lru_cache(maxsize=4096)(functools.partial(_name_for_clients, plan.corridor.salt))
+        accountants: list[Accountant] = [
+            quotas, self._recorder, self._budgets.events, self._request_log, Suspicion(self.monitor.suspect),
+            self._decisions, *([] if self.record is None else [self.record.bookkeeper]),
+        ]  # fmt: skip
+        self._accounts = accounts = Accounts(accountants, plan.corridor.tiers)
+        accounts.wall_offset_s, accounts.maintenance = wall_offset_s, plan.maintenance
+        self._opaque = functools.lru_cache(maxsize=4096)(functools.partial(name_for_clients, plan.corridor.salt))
         road = Road(self._driver, self._pool, accounts, clock, loop.call_later, plan.relay, self._opaque)
         self._corridor = Corridor(road, self._directory, quotas, plan.corridor, plan.cors)
         self._corridor.tell_aliases(self._decisions.note_alias)
-        self._guard = Guard(build_rest(self._model_cards, lambda: self.desk.ready()), self._directory, plan.cors)
+        if self.record is not None:
+            self._corridor.note_opened = self.record.bookkeeper.open
+        standing = None if self.record is None else self.record.describe_standing
+        rest = build_rest(self._model_cards, lambda: self.desk.ready(), standing)
+        self._guard = Guard(rest, self._directory, plan.cors)
         edge = plan.edge
         connections_max = bound_connections(edge.connections_max, edge.connections_reserve, descriptors)
         if connections_max < edge.connections_max:
@@ -133,33 +143,42 @@ class House:
         self.certificates: Certificates | None = None
         self._born_at = int(clock.wall())
         lag = LoopLag()
-        self.exposition = Exposition(self._recorder, lag, self._snapshot, read_version())
+        self.exposition = Exposition(self._recorder, lag, self._snapshot, read_version(), self._budgets.families)
         self.beats: tuple[Beat, ...] = (
             Beat(_SWEEP_REQUESTS_S, self._driver.sweep, loop.call_later, clock.now, lag.observe),
             Beat(_SWEEP_REQUESTS_S, quotas.beat, loop.call_later, clock.now),
             Beat(_SWEEP_REQUESTS_S, self._directory.beat, loop.call_later, clock.now),
             Beat(_SWEEP_CONNECTIONS_S, self._doors.sweep, loop.call_later, clock.now),
             Beat(_SWEEP_CONNECTIONS_S, self._pool.sweep, loop.call_later, clock.now),
+            Beat(_READ_BUDGETS_S, lambda: self._budgets.observe(clock.now()), loop.call_later, clock.now),
         )
         if self._journal is not None:
             self.beats += (Beat(_FLUSH_JOURNAL_S, self._journal.flush, loop.call_later, clock.now),)
-
-    def background(self) -> Sequence[Coroutine[Any, Any, None]]:
-        """What runs beside the requests until the end."""
-        return [self.monitor.run(), *([] if self.neighbours is None else self.neighbours.background())]
 
     def _snapshot(self) -> Snapshot:
         ages = {status.worker_id: status.load_age_s for status in self.monitor.status()}
         return Snapshot(
             self._driver.stats(), ages, self._bodies.taken, self.open_connections(), self._brownout_level,
             None if self._journal is None else self._journal.dropped,
+            self._accounts.is_maintained(self._clock.now()),
+            None if self.record is None else self.record.read_figures(),
+            self._describe_discovery(),
         )  # fmt: skip
+
+    def _describe_discovery(self) -> Discovered:
+        status = self.monitor.discovery_status()
+        at = None if isinstance(self._discovery, StaticDiscovery) else status.confirmed_at
+        return Discovered(None if at is None else self._clock.now() - at, status.failures, status.missed)
 
     def _model_cards(self) -> list[dict[str, Any]]:
         model = self._corridor.config.model
         return [{"id": model, "object": "model", "created": self._born_at, "owned_by": "sluice"}]
 
     # ---------------------------------------------------------------- the way out (runtime.drain.Premises)
+
+    def send_elsewhere(self) -> None:
+        """Keep no connection of a client."""
+        self._doors.send_elsewhere()
 
     def close_doors(self) -> None:
         """Stop listening, close what is idle. From here on only what a client was sending can still come, so the core
@@ -217,6 +236,10 @@ class House:
         waiting = find_waiting_changes(self._started, self.plan.settings)
         return {"settings": describe_settings(self.plan.settings), "needs_restart": waiting}
 
+    def budgets(self) -> Sequence[dict[str, Any]]:
+        """What is left of each error budget, and how fast it is being spent."""
+        return self._budgets.describe()
+
     def brownout_level(self) -> int:
         """The level an operator has forced; it outlives a reload, and ends with the process."""
         return self._brownout_level
@@ -228,9 +251,7 @@ class House:
 
     def _configure_core(self, plan: Plan) -> None:
         shedding = replace(plan.flow.shedding, brownout_forced=self._brownout_level)
-        contracts = plan.flow.contracts
-        if self.neighbours is not None:
-            contracts = {**self.neighbours.allowances, **contracts}
+        contracts = plan.flow.contracts if self.neighbours is None else self.neighbours.with_allowances(plan)
         flow = replace(plan.flow, shedding=shedding, contracts=contracts)
         self._decisions.note_config(flow, self._clock.now())
         self._driver.submit(Reconfigured(flow))
@@ -248,15 +269,8 @@ class House:
         return [], waiting
 
     def hold_against_capacity(self, plan: Plan) -> Sequence[str]:
-        """Whether what ``plan`` sells can be kept: why it is refused, or else a warning in the log and nothing."""
-        stats = self._driver.stats()
-        capacity = build_capacity(plan, stats.tokens_per_worker_minute, len(stats.workers))
-        told = tell_proof(prove_plan(plan, self._directory.stored_tenants(), capacity)) if plan.sells else []
-        if plan.settings.capacity.oversold == "refuse":
-            return [f"capacity: {fault} (sell less, or add workers)" for fault in told]
-        for fault in told:
-            _log.warning("contracts: %s", fault)
-        return []
+        """Why what ``plan`` sells cannot be kept, if it is to be refused for that; else the log has a warning."""
+        return find_oversold(plan, self._directory.stored_tenants(), self._driver.stats())
 
     def _read_again(self) -> tuple[Plan, Sequence[str], ssl.SSLContext | None]:
         """Everything that takes time: 5,000 tenants are read in some 0.5 s."""
@@ -271,17 +285,16 @@ class House:
         running = self._corridor.config
         corridor = keep_started(plan.corridor, running)
         self._recorder.reconfigure(corridor.tiers.values())
+        self._budgets.reconfigure(corridor.tiers.values())
+        self._accounts.tiers, self._accounts.maintenance = corridor.tiers, plan.maintenance
+        if self.record is not None:
+            self.record.reconfigure(plan)
         self._configure_core(plan)
         self._corridor.reconfigure(corridor, plan.cors, plan.relay)
         self._guard.reconfigure(plan.cors)
         self._directory.replace(plan.keys, plan.tenants)
-        if isinstance(self._discovery, StaticDiscovery) and plan.dns is None:
+        if isinstance(self._discovery, StaticDiscovery) and plan.source is None:
             self._discovery.replace(plan.workers)
         set_level(plan.settings.logs.level)
         self._request_log.which = plan.settings.logs.requests
         self.plan = plan
-
-
-def _name_for_clients(salt: bytes, worker_id: WorkerId) -> bytes:
-    """A worker's name in answers: the same on every replica, and no address."""
-    return hashlib.blake2b(worker_id.encode(), key=salt[:64], digest_size=6).hexdigest().encode()

@@ -70,9 +70,13 @@ async def run_gateway(
     house.server = await loop.create_server(
         house.factory, sock=public, backlog=_BACKLOG, **listening_options(certificates, plan.edge.head_timeout_s)
     )
-    background = {asyncio.ensure_future(task) for task in house.background()}
+    others = [] if house.neighbours is None else house.neighbours.background()
+    others += [] if house.costs is None else [house.costs.run()]
+    background = {asyncio.ensure_future(task) for task in (house.monitor.run(), *others)}
     for beat in house.beats:
         beat.start()
+    if house.record is not None:
+        house.record.start()
     loop.add_signal_handler(signal.SIGTERM, house.desk.take_signal)
     loop.add_signal_handler(signal.SIGINT, house.desk.take_signal)
     loop.add_signal_handler(signal.SIGHUP, house.desk.begin_reload)
@@ -90,4 +94,6 @@ async def run_gateway(
             await house.neighbours.leave()
         await admin.stop()
         house.close()
+        if house.record is not None:
+            await house.record.close()
     _log.info("left")

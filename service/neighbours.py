@@ -16,7 +16,7 @@ from service.gateway.directory import Directory
 from service.runtime.following import Following
 from service.runtime.leasing import Leasing
 from service.runtime.ports import Clock
-from service.settings.build import find_allowances
+from service.settings.build import Plan, find_allowances
 from service.settings.records import read_records
 from service.store.connect import RedisConfig
 from service.store.hub import Store
@@ -60,6 +60,10 @@ class Neighbours:
         """Tell the others, if they can be told, that this one is gone."""
         await self._store.close()
 
+    def with_allowances(self, plan: Plan) -> Mapping[TenantId, Allowance]:
+        """Guaranteed worker-seconds of the store's tenants and of the file's, which count where both name one."""
+        return {**self.allowances, **plan.flow.contracts}
+
     def count_calls(self) -> Counter[tuple[str, Condition]]:
         """Calls so far, by what was asked and how that was answered."""
         return self.leasing.calls + self.following.calls
@@ -76,3 +80,15 @@ class Neighbours:
         if allowances != self.allowances:
             self.allowances = allowances
             self._on_allowances()
+
+
+def open_neighbours(
+    plan: Plan,
+    directory: Directory,
+    clock: Clock,
+    tiers: Callable[[], Iterable[str]],
+    month: Callable[[], int],
+    on_allowances: Callable[[], None],
+) -> Neighbours | None:
+    """``None`` for a gateway that keeps its state by itself."""
+    return None if plan.redis is None else Neighbours(plan.redis, directory, clock, tiers, month, on_allowances)

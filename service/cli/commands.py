@@ -10,11 +10,13 @@ from service.cli.emulate import emulate
 from service.cli.explain import explain
 from service.cli.keys import app as keys
 from service.cli.replay import replay
+from service.cli.report import report
 from service.cli.serve import serve
+from service.cli.slo import app as slo
 from service.cli.tenants import app as tenants
 from service.cli.up import up
 from service.cli.version import show_version
-from service.cli.worker import app as worker
+from service.cli.worker_drain import app as worker
 
 app = typer.Typer(
     name="sluice",
@@ -32,8 +34,10 @@ app.add_typer(tenants)
 app.add_typer(contracts)
 app.add_typer(worker)
 app.add_typer(bench)
+app.add_typer(slo)
 app.command()(emulate)
 app.command()(drain)
 app.command()(explain)
 app.command()(replay)
+app.command()(report)
 app.command("version")(show_version)

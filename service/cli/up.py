@@ -35,7 +35,7 @@ def up(
         int | None, typer.Option(envvar="ADMIN_PORT", min=1, max=65535, help="Port for operators; else the next one.")
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--dir", help="Where configuration and logs go; else var/up-PORT.")
+        Path | None, typer.Option("--dir", help="Where all files go; else var/up-PORT, the ledger var.")
     ] = None,
 ) -> None:
     """Start workers and a gateway on loopback, print keys and a curl line, stop all of it at Ctrl-C.
@@ -51,7 +51,8 @@ def up(
             open_listener(HOST, number, setting).close()
         except AddressRefusedError as error:
             fail(str(error))
-    raise typer.Exit(_Family(folder or Path(f"var/up-{port}"), port, admin).live(engine, workers))
+    family = _Family(folder or Path(f"var/up-{port}"), port, admin, folder or Path("var"))
+    raise typer.Exit(family.live(engine, workers))
 
 
 class _Stopped(Exception):  # noqa: N818 - a way out, not an error
@@ -65,8 +66,9 @@ class _Stopped(Exception):  # noqa: N818 - a way out, not an error
 class _Family:
     """The workers and their gateway."""
 
-    def __init__(self, folder: Path, port: int, admin_port: int) -> None:
+    def __init__(self, folder: Path, port: int, admin_port: int, record_folder: Path) -> None:
         self._folder = folder
+        self._record_folder = record_folder
         self._port = port
         self._admin_port = admin_port
         self._now = MonotonicClock().now
@@ -107,7 +109,7 @@ class _Family:
         for index, (argv, environment) in enumerate(plan.commands, 1):
             self._workers.append(self._child(f"worker {index}", f"worker-{index}.log", argv, environment))
         keys = make_keys()
-        config = write_config(self._folder, plan, worker_ports, self._port, self._admin_port, keys)
+        config = write_config(self._folder, plan, worker_ports, self._port, self._admin_port, keys, self._record_folder)
         argv = (sys.executable, "-m", "service", "serve", "-c", str(config))
         self._gateway = self._child("gateway", "gateway.log", argv, {})
         for worker, worker_port in zip(self._workers, worker_ports, strict=True):
@@ -149,6 +151,7 @@ class _Family:
         print("try it:")
         print(render_curl(self._port, plan.model, keys["priority"]))
         print(f"admin: http://{HOST}:{self._admin_port}/admin/v1/state, bearer token {token}")
+        print(f"ledger: {self._record_folder}/ledger.db; see 'sluice report'")
         print(f"logs and configuration: {self._folder}; Ctrl-C drains and stops all of it", flush=True)
 
     # ---------------------------------------------------------------- watch and stop

@@ -57,8 +57,14 @@ def assess(state: FlowState, request: Request, now: float) -> Waiting:
         give_up_at = min(give_up_at, due_at - needed_s)
     state.sequence += 1
     tpot_s, spare_tokens = None, 0.0
-    # Beyond the contract no pace is promised, but one that is missed is worth nothing to anybody.
-    if tier is not None and tier.tpot_target_s is not None and band < BEST_EFFORT:
+    # Beyond the contract no pace is promised, but one that is missed is worth nothing to anybody. One that a request
+    # would not get if it were alone holds up others for nothing.
+    if (
+        tier is not None
+        and tier.tpot_target_s is not None
+        and band < BEST_EFFORT
+        and tier.tpot_target_s >= state.ledger.common.lone_s
+    ):
         tpot_s = tier.tpot_target_s
         shortest = min(state.short(request.tier).tokens, estimate.output_tokens)
         spare_tokens = _SPARE_SHARE * max(shortest - _SPARE_NOT, 0.0)

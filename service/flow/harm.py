@@ -1,5 +1,7 @@
 """Decides whether a worker can take one more request without making the tokens of others late."""
 
+from math import inf
+
 from service.flow.band import is_guaranteed
 from service.flow.slack import SLACK_MAX_S
 from service.flow.state import FlowState
@@ -25,7 +27,7 @@ def leaves_time(state: FlowState, entry: Waiting, worker: WorkerState, now: floa
     though nothing happens: the moment is noted. How fast a worker reads is shown by first tokens; as long
     as it has shown none, as where all answers come whole, nothing is held back for a guess."""
     guaranteed = is_guaranteed(entry.band)
-    if not worker.promises or not worker.prefill.known:
+    if worker.tightest_s == inf or not worker.prefill.known:
         return True
     slack = worker.slack
     needed_s = min(find_unread_tokens(entry, worker) * worker.reading.per_kilotoken_s * 1e-3, NEEDED_MAX_S)
@@ -41,9 +43,9 @@ def leaves_time(state: FlowState, entry: Waiting, worker: WorkerState, now: floa
 def keeps_pace(entry: Waiting, worker: WorkerState) -> bool:
     """Whether tokens still come in time for all on ``worker``, and for ``entry``, once it is there."""
     tightest_s = worker.tightest_s
-    if entry.tpot_s is not None and (tightest_s is None or entry.tpot_s < tightest_s):
+    if entry.tpot_s is not None and entry.tpot_s < tightest_s:
         tightest_s = entry.tpot_s
-    if tightest_s is None or not worker.held:
+    if tightest_s == inf or not worker.held:
         return True
     tpot_s = worker.foresee_tpot_s(len(worker.held) + 1.0)
     room = _PACE_ROOM if is_guaranteed(entry.band) else _PACE_ROOM_EXCESS

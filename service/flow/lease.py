@@ -86,7 +86,7 @@ def bound_overshoot(limit: int, replicas: int, crashed: bool = False, forgotten:
 def bound_running_overshoot(limit: int, replicas: int) -> int:
     """The most requests that N gateways let run at once above ``limit``: (N - 1) * limit.
 
-    What a gateway runs that has been cut off for longer than a lease is taken for ended by the others, as it is when the
-    gateway has crashed. While the store is there for all, none are above the limit.
+    What a gateway runs that has been cut off for longer than a lease is taken for ended by the others, as it is when
+    the gateway has crashed. While the store is there for all, none are above the limit.
     """
     return (replicas - 1) * limit

@@ -44,7 +44,8 @@ class PermitLedger:
     def __init__(self) -> None:
         self.workers: dict[WorkerId, WorkerState] = {}
         self.running: dict[RequestId, Running] = {}
-        self._common = DecodePace()
+        self.common = DecodePace()
+        """The pace of all workers together."""
         self.reading = ReadingPace(_POOL_KEEP, _POOL_WEIGHT)
         self._caches = 0
         self.usable: list[WorkerState] = []
@@ -70,7 +71,7 @@ class PermitLedger:
         if worker is None:
             worker = WorkerState(
                 worker_id,
-                common=self._common,
+                common=self.common,
                 reading=ReadingPace(READING_KEEP, READING_WEIGHT, self.reading),
                 limit=WorkerLimit(permits),
             )

@@ -93,6 +93,9 @@ class WorkerLimit:
         used = batch >= _SATURATED * self.limit
         if told and used:
             wished = self.limit * _GROWTH_AFTER + 1.0 if self._found else self.limit * 2.0
+        if target_s is None and self.slots is None:
+            self._found = False  # no promise bounds it, or none that could be kept: what it carries is no mistake
+            wished = max(wished, batch)
         if target_s is not None and pace.known:
             bound = _ROOM * target_s
             if (pace.predict_s(wished) or 0.0) > bound:
@@ -100,7 +103,7 @@ class WorkerLimit:
                 # without readings a pace at few requests is carried far to a guess: nobody is refused for that
                 self._found = self._found or load is not None or used
         if self.slots is not None and wished >= self.slots:
-            wished = self.slots
+            wished = float(self.slots)
             self._found = True
         self.limit = max(int(wished), 1)
 

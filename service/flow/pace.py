@@ -28,9 +28,12 @@ class DecodePace:
     Trade-offs: a batch size that was never seen is extrapolated along the last slope.
     """
 
-    __slots__ = ("_batches", "_known", "_rows", "_spread", "_surprise")
+    __slots__ = ("_batches", "_known", "_rows", "_spread", "_surprise", "lone_s")
 
     def __init__(self) -> None:
+        self.lone_s = 0.0
+        """Time per token of a request that has the worker to itself, as far as it can be told: no promise below it can
+        be kept. 0 before anything was measured."""
         self._spread = 0.1
         self._surprise = 0.0
         self._rows: list[tuple[float, float] | None] = [None] * (len(_BATCH_EDGES) + 1)
@@ -66,6 +69,16 @@ class DecodePace:
                     self._rows[other] = (entry[0], entry[1] * factor)
         self._known = [row for row in self._rows if row is not None]  # predictions are many, readings few
         self._batches = [row[0] for row in self._known]
+        self.lone_s = self._derive_lone_s()
+
+    def _derive_lone_s(self) -> float:
+        """Where one batch size was seen, half of its step is taken to be fixed cost; else the line through the least
+        and the largest is carried on, which is too low where the curve bends: a promise is given up late, not soon."""
+        (batch, tpot_s), (most, most_s) = self._known[0], self._known[-1]
+        if most == batch:
+            return tpot_s * (0.5 + 0.5 / max(batch, 1.0))
+        slope = max((most_s - tpot_s) / (most - batch), 0.0)
+        return max(tpot_s - slope * max(batch - 1.0, 0.0), 0.0)
 
     def _has_jumped(self, surprise: float) -> bool:
         """Whether the machine is another than it was: two readings on end lie far off, on the same side. ``surprise``
@@ -94,9 +107,7 @@ class DecodePace:
 
 
 _FORGETTING = 0.99
-_SPREAD_MAX = 1.0
-_NOISE_LEAST_S = 0.005
-"""The noise of an observation is taken to be in proportion to it, and no less than this."""
+_SPREAD_MAX = 1e4
 _KNOWN_SAMPLES = 8
 
 
@@ -105,9 +116,10 @@ class PrefillPace:
 
     y = fixed_s + per_kilotoken_s * x, x in thousands of uncached prompt tokens, the request's own and those ahead of
     it on the same worker; fitted by recursive least squares with forgetting (Ljung, System Identification, 11.2),
-    both parameters kept >= 0. Each observation counts by its relative error (its variance is taken to be y^2): else
-    long prompts would decide about short ones, too. The prior (20 ms, 20k tokens a second) is a guess that a few
-    answers replace.
+    both parameters kept >= 0. The prior (20 ms, 20k tokens a second) is a guess that a few answers replace.
+    Observations count alike, long ones more by their size: weighted by relative error, goodput of equal short prompts
+    at twice the capacity was 193 instead of 204 requests a second in the simulator, and 94 % of the dearest tier kept
+    their promise instead of all.
 
     Trade-offs: linear in the tokens, so a very long context, whose attention grows faster, is underestimated until
     such requests are seen.
@@ -139,8 +151,7 @@ class PrefillPace:
         error = min(max(error, -bound), bound)  # one stall must not bend the line
         p00, p01, p11 = self._p00, self._p01, self._p11
         g0, g1 = p00 + p01 * x, p01 + p11 * x
-        noise = max(predicted_s, seconds, _NOISE_LEAST_S)
-        scale = 1.0 / (_FORGETTING * noise * noise + g0 + g1 * x)
+        scale = 1.0 / (_FORGETTING + g0 + g1 * x)
         # neither part grows far beyond what would explain this observation alone: so the fit is stable at its bounds
         most_s = 10.0 * max(seconds, 1e-4)
         fixed_s = min(self.fixed_s + g0 * scale * error, max(self.fixed_s, most_s))
@@ -150,7 +161,7 @@ class PrefillPace:
         # capped, and what the two parts share is kept within what a covariance can be
         self._p00 = min(max((p00 - g0 * g0 * scale) / _FORGETTING, 1e-12), _SPREAD_MAX)
         self._p11 = min(max((p11 - g1 * g1 * scale) / _FORGETTING, 1e-12), _SPREAD_MAX)
-        bound = 0.999 * sqrt(self._p00 * self._p11)
+        bound = sqrt(self._p00 * self._p11)
         self._p01 = min(max((p01 - g0 * g1 * scale) / _FORGETTING, -bound), bound)
         self.samples += 1
 
@@ -159,6 +170,8 @@ _FIRST_READING_S = 0.03
 """Seconds per thousand prompt tokens before any were seen: a guess, near the reference machine's 24 ms."""
 
 _SAMPLE_CAP = 4.0
+_LEAST_READING_S = 1e-3
+"""No machine reads a million tokens a second: a guess, twenty times the reference machine's pace."""
 
 
 class ReadingPace:
@@ -179,10 +192,12 @@ class ReadingPace:
         self.per_kilotoken_s: float = _FIRST_READING_S if parent is None else parent.per_kilotoken_s
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """A prompt of so many tokens was read in ``seconds``; one stall must not count for more than a few prompts."""
+        """A prompt of so many tokens was read in ``seconds``, which may be below zero where the time that is not
+        reading was estimated too long; one stall must not count for more than a few prompts."""
         kilotokens = tokens * 1e-3
         seconds = min(seconds, _SAMPLE_CAP * self.per_kilotoken_s * kilotokens + 0.05)
         self._tokens = self._keep * self._tokens + kilotokens
         self._seconds = self._keep * self._seconds + seconds
         prior_s = _FIRST_READING_S if self._parent is None else self._parent.per_kilotoken_s
-        self.per_kilotoken_s = (self._weight * prior_s + self._seconds) / (self._weight + self._tokens)
+        per_kilotoken_s = (self._weight * prior_s + self._seconds) / (self._weight + self._tokens)
+        self.per_kilotoken_s = max(per_kilotoken_s, _LEAST_READING_S)

@@ -80,6 +80,7 @@ class FlowState:
 
     @property
     def loosest_tpot_s(self) -> float | None:
-        """The largest time per token that any tier promises."""
+        """The largest time per token that any tier promises; ``None`` where none does, or no worker could keep it."""
         targets = [tier.tpot_target_s for tier in self.config.tiers.values() if tier.tpot_target_s is not None]
-        return max(targets, default=None)
+        loosest_s = max(targets, default=None)
+        return None if loosest_s is None or loosest_s < self.ledger.common.lone_s else loosest_s

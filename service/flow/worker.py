@@ -1,6 +1,7 @@
 """What the core knows and has learned of one worker."""
 
 from dataclasses import dataclass, field
+from math import inf
 
 from service.domain.load import WorkerLoad
 from service.domain.units import RequestId, WorkerId
@@ -51,6 +52,9 @@ class WorkerState:
     limit: WorkerLimit = field(default_factory=WorkerLimit)
     permits: int = 0
     promises: dict[float, int] = field(default_factory=dict)
+    tightest_s: float = inf
+    """The smallest time per token that somebody on this worker was promised and that can be kept; infinity where
+    there is none."""
     strain: float = 0.0
     prefill_ratio: float = 0.0
     prefilled_tokens: int = 0
@@ -74,15 +78,17 @@ class WorkerState:
         if tpot_s is not None:
             self.strain += change / tpot_s
             count = self.promises.get(tpot_s, 0) + change
-            if count:
-                self.promises[tpot_s] = count
-            else:
+            if not count:
                 del self.promises[tpot_s]
+                self._find_tightest()
+                return
+            self.promises[tpot_s] = count
+            if count == 1:
+                self._find_tightest()
 
-    @property
-    def tightest_s(self) -> float | None:
-        """The smallest time per token that somebody on this worker was promised."""
-        return min(self.promises, default=None)
+    def _find_tightest(self) -> None:
+        lone_s = self.read_pace().lone_s
+        self.tightest_s = min([tpot_s for tpot_s in self.promises if tpot_s >= lone_s], default=inf)
 
     def read_pace(self) -> DecodePace:
         """Its own pace, or that of all workers as long as its own could not be measured."""
@@ -130,7 +136,8 @@ class WorkerState:
             tpot_s = batch * max(length_s - prefilled_s, 0.2 * length_s) / made
             self.pace.observe(batch, tpot_s)
             self.common.observe(batch, tpot_s)
-        target_s = self.tightest_s or loosest_s
+        self._find_tightest()
+        target_s = self.tightest_s if self.tightest_s < inf else loosest_s
         self.slack.learn(self.read_pace().predict_s(max(float(self.decoding), 1.0)), target_s)
         if target_s is not None:
             target_s *= 1.0 - min(self.prefill_ratio, 0.8)  # what prompts take, decoding cannot have

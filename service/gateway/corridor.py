@@ -28,7 +28,7 @@ from service.gateway.refusal import Failing, Refused, check_body
 from service.gateway.responses import OPENAI, SUSPENDED, telling_of
 from service.gateway.routes import RESPONSE_PREFIX, ROUTES, STORED, Route
 from service.gateway.salts import CacheSalts
-from service.gateway.service_tier import choose_tier, find_tier
+from service.gateway.service_tier import choose_tier, find_tier, note_tier
 from service.gateway.stored import StoredResponses, read_response_path, start_stored
 from service.runtime.account import Settlement
 from service.runtime.advice import compute_retry_after_s
@@ -56,6 +56,7 @@ class Corridor:
         self._prefix = secrets.token_hex(4) + "-"
         self._count = 0
         self._salts = CacheSalts(config.salt)
+        self.note_opened: Callable[[Settlement], None] | None = None
         self.config = config
 
     def reconfigure(self, config: CorridorConfig, cors: CorsPolicy, relay: RelayConfig) -> None:
@@ -146,6 +147,8 @@ class Corridor:
         self._count += 1
         request_id = RequestId(f"{self._prefix}{self._count}")
         exchange.settlement = settlement = Settlement(request_id, exchange.route.kind, self._now())
+        if self.note_opened is not None:
+            self.note_opened(settlement)
         return settlement
 
     def _serve(self, exchange: Exchange, settlement: Settlement) -> None:
@@ -171,15 +174,12 @@ class Corridor:
         tier = find_tier(tenant.tier, self.config.tiers)
         if peeked.service_tier is not None:
             tier = choose_tier(tier, peeked.service_tier, self.config.tiers)
-            settlement.tier = tier.name
+            note_tier(settlement, tier)
         hints, budget_s = NO_HINTS, tier.queue_ttl_s or self.config.queue_ttl_s
         if DEADLINE in named or SESSION in named:
             hints, budget_s = read_hints(named, tenant.tenant_id, settlement.arrived_at, budget_s)
         request = Request(
-            settlement.request_id,
-            tenant.tenant_id,
-            tier.name,
-            tier.rank,
+            settlement.request_id, tenant.tenant_id, tier.name, tier.rank,
             settlement.prompt_bytes,
             peeked.max_output_tokens,
             peeked.stream,
@@ -189,7 +189,7 @@ class Corridor:
             pinned_to,
             find_marks(peeked.fields, crc32(tenant.tenant_id.encode())) if len(body) >= LEAST_BYTES else (),
             hinted=hints.hinted,
-        )
+        )  # fmt: skip
         self._go_on(exchange, settlement, tenant, tier, peeked, request, hints, response_id)
 
     def _go_on(
@@ -264,6 +264,7 @@ class Corridor:
             exchange.known = Known(said, also, tenant, generation) if alone else None
         settlement.tenant_id = tenant.tenant_id
         settlement.tier = tenant.tier
+        settlement.marks = tenant.marks
         if tenant.suspended:
             raise Refused(Outcome.FORBIDDEN, SUSPENDED)
         return tenant

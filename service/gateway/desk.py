@@ -36,6 +36,10 @@ class Papers(Protocol):
         """Read them again: faults, and what waits for a restart."""
         ...
 
+    def budgets(self) -> Sequence[Json]:
+        """What is left of each error budget."""
+        ...
+
     def brownout_level(self) -> int:
         """The level an operator has forced."""
         ...
@@ -90,6 +94,7 @@ class Desk:
                 "last_error": source.last_error,
             },
             "brownout_level": self._papers.brownout_level(),
+            "budgets": list(self._papers.budgets()),
             **self.queues(),
             "workers": list(self.workers()),
         }

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from service.domain.contract import Contract, Excess
 from service.domain.estimate import Estimate
+from service.domain.mark import Mark
 from service.domain.request import Request
 from service.domain.tenant import Tenant
 from service.domain.units import TenantId
@@ -34,6 +35,7 @@ _LOOKED_AT = 512
 """Accounts looked at in one beat, whether they can be forgotten."""
 
 _RUN = Excess.RUN
+_EXCESS = frozenset((Mark.EXCESS,))
 
 
 class Passage(Enum):
@@ -130,6 +132,7 @@ class Quotas:
                 return charged
             settlement.reservation = account.admit_beyond(prompt, output, now, self._month)
             settlement.excess = True
+            settlement.marks |= _EXCESS
             self.counts[Passage.BEYOND] += 1
         if leasing is not None:
             leasing.touch(tenant.tenant_id, account)

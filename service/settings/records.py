@@ -12,7 +12,8 @@ from service.domain.record import KEY, TENANT
 from service.domain.tenant import Tenant
 from service.domain.units import TenantId
 from service.settings.build import build_tenant
-from service.settings.schema import Part, TenantSettings
+from service.settings.part import Part
+from service.settings.schema import TenantSettings
 
 
 class KeyRecord(Part):

@@ -3,26 +3,20 @@
 import re
 from itertools import pairwise
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, AwareDatetime, Field, model_validator
 
 from service.flow.limit import FIRST_LIMIT
+from service.ledger.location import check_url
+from service.settings.part import Count, Name, Part
+from service.settings.sold import CapacitySettings, ContractSettings, check_state
 from service.workers.addresses import parse_address
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Pause = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Size = Annotated[int, Field(ge=1024, le=1 << 40)]
 Port = Annotated[int, Field(ge=1, le=65535)]
-Name = Annotated[str, Field(min_length=1, max_length=256)]
-
-
-class Part(BaseModel):
-    """A mapping of the file: no unknown keys, no silent conversion from text to number, nothing changed later."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class ListenSettings(Part):
@@ -47,15 +41,39 @@ def _check_url(url: str) -> str:
     return url
 
 
+DnsLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+
+
+def _check_api_url(url: str) -> str:
+    if re.fullmatch(r"https?://[^/\s?#@]+/?", url) is None:
+        raise ValueError(f"{url!r} is not the URL of an API server, such as https://10.0.0.1:6443")
+    return url.rstrip("/")
+
+
+class KubernetesSettings(Part):
+    """How the API server is reached; in a pod all of it is known."""
+
+    api_server: Annotated[Name, AfterValidator(_check_api_url)] | None = None
+    token_file: Name | None = None
+    ca_file: Name | None = None
+    relist_s: Annotated[float, Field(gt=0, le=30, allow_inf_nan=False)] = 25.0
+    deletion_cost: bool = False
+
+
 class PoolSettings(Part):
     """The workers of one model and how they are found."""
 
-    discovery: Literal["static", "dns"]
+    discovery: Literal["static", "dns", "kubernetes"]
     workers: list[Annotated[Name, AfterValidator(_check_url)]] | None = None
     name: Name | None = None
     port: Port | None = None
+    service: DnsLabel | None = None
+    port_name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] | None = None
+    namespace: DnsLabel | None = None
+    kubernetes: KubernetesSettings = KubernetesSettings()
     tls: bool = False
     profile: Name | None = None
+    confirm_profile: bool | None = None
     api_key_env: Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$")] | None = None
     connect_timeout_s: Seconds = 2.0
     keep_alive_s: Seconds = 4.0
@@ -74,6 +92,7 @@ class HealthSettings(Part):
     failures_to_eject: Count = 3
     recovery_probes: Count = 2
     stale_after_s: Seconds = 5.0
+    prove_first: bool | None = None
 
 
 class TierSettings(Part):
@@ -104,30 +123,26 @@ class TierSettings(Part):
         return self
 
 
+class MaintenanceSettings(Part):
+    """One announced window. Moments need their zone: 2026-12-05T02:00:00Z."""
+
+    start: AwareDatetime
+    end: AwareDatetime
+    reason: Name
+
+    @model_validator(mode="after")
+    def _ends_later(self) -> Self:
+        if self.end <= self.start:
+            raise ValueError("the window ends before it has begun")
+        return self
+
+
 class KeySettings(Part):
     """One API key of a tenant, as ``sluice keys new`` prints it. The key itself is never written down."""
 
     hash: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
     prefix: Annotated[str, Field(pattern=r"^sk-sluice-[A-Za-z0-9_-]{4}$")]
     expires: AwareDatetime | None = None
-
-
-class ContractSettings(Part):
-    """What a tenant bought beside its tier: limits, and guaranteed capacity in worker-seconds per second."""
-
-    requests_per_minute: Count | None = None
-    tokens_per_minute: Count | None = None
-    concurrency: Count | None = None
-    tokens_per_month: Annotated[int, Field(ge=1, le=10**15)] | None = None
-    worker_seconds_rate: Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)] | None = None
-    worker_seconds_burst: Annotated[float, Field(gt=0, le=10_000_000, allow_inf_nan=False)] | None = None
-    stream_continuation: bool = True
-
-    @model_validator(mode="after")
-    def _rate_and_burst(self) -> Self:
-        if (self.worker_seconds_rate is None) != (self.worker_seconds_burst is None):
-            raise ValueError("worker_seconds_rate and worker_seconds_burst go together: one is set without the other")
-        return self
 
 
 class TenantSettings(Part):
@@ -138,20 +153,10 @@ class TenantSettings(Part):
     keys: list[KeySettings] = Field(default_factory=list)
     suspended: bool = False
     models: list[Name] = Field(default_factory=list)
+    synthetic: bool = False
+    credits: Name = "standard"
     contract: ContractSettings | None = None
     excess: Literal["run", "refuse"] = "refuse"
-    credits: Name | None = None
-
-
-class CapacitySettings(Part):
-    """What one worker does within the targets, and what becomes of a configuration that sells more than there is."""
-
-    workers: Count | None = None
-    tokens_per_minute: Annotated[float, Field(gt=0, le=10**12, allow_inf_nan=False)] | None = None
-    requests_per_minute: Annotated[float, Field(gt=0, le=10**9, allow_inf_nan=False)] | None = None
-    usable_ratio: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.75
-    spare_workers: Annotated[int, Field(ge=0, le=1000)] = 1
-    oversold: Literal["warn", "refuse"] = "warn"
 
 
 class RetrySettings(Part):
@@ -217,15 +222,18 @@ def _check_origin(origin: str) -> str:
     return origin
 
 
-def _check_state(state: str) -> str:
-    if state == "memory":
-        return state
-    parts = urlsplit(state)
-    if parts.scheme not in ("redis", "rediss") or not parts.hostname or re.fullmatch(r"/?\d*", parts.path) is None:
-        raise ValueError("must be memory, redis://HOST:PORT/DB or, with TLS, rediss://HOST:PORT/DB")
-    if parts.password is not None or parts.query:
-        raise ValueError("must not carry a password or options: the password belongs in SLUICE_REDIS_PASSWORD")
-    return state
+class RecordSettings(Part):
+    """Where entries of the ledger wait for its database, how much of the disk they may take, and how many calendar
+    months before the present one keep their entries (rollups are kept for good)."""
+
+    spool: Name = "var/spool"
+    spool_max_bytes: Annotated[int, Field(ge=1024 * 1024, le=1 << 40)] = 2 * 1024 * 1024 * 1024
+    retention_months: Annotated[int, Field(ge=1, le=1200)] = 13
+
+
+def _check_ledger(url: str) -> str:
+    check_url(url)
+    return url
 
 
 class Settings(Part):
@@ -240,12 +248,15 @@ class Settings(Part):
     health: HealthSettings = HealthSettings()
     capacity: CapacitySettings = CapacitySettings()
     cors_origins: list[Annotated[str, AfterValidator(_check_origin)]] = Field(default_factory=list)
-    state: Annotated[str, AfterValidator(_check_state)] = "memory"
+    state: Annotated[str, AfterValidator(check_state)] = "memory"
     logs: LogSettings = LogSettings()
+    maintenance: list[MaintenanceSettings] = Field(default_factory=list)
+    ledger: Annotated[Name, AfterValidator(_check_ledger)] | None = "sqlite:///var/ledger.db"
+    record: RecordSettings = RecordSettings()
+    credits: dict[Name, dict[Ratio, Annotated[float, Field(ge=0, le=1)]]] = Field(default_factory=dict)
 
 
 NOT_YET = {
-    "ledger": "no SLA ledger is written by this version",
     "trusted_proxies": "forwarded addresses are not read by this version",
 }
 """Settings of the documented shape that have no effect here: refused rather than ignored."""

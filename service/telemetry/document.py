@@ -3,9 +3,13 @@
 from collections.abc import Iterable
 
 from service.domain.event import FailureCause
+from service.domain.kind import GENERATING_KINDS
 from service.domain.outcome import Outcome
-from service.telemetry.labels import GENERATING_KINDS, KINDS, NO_TIER, OTHER_KIND, Stage, WorkerPhase, can_occur
+from service.slo.objective import Indicator
+from service.slo.window import THIRTY_DAYS, write_duration
+from service.telemetry.labels import KINDS, NO_TIER, OTHER_KIND, Stage, WorkerPhase, can_occur
 from service.telemetry.metrics import METRICS, PROCESS_METRICS, TIER_EDGES, Metric
+from service.telemetry.slo_events import COUNTED
 
 _HEAD = """# Metrics
 
@@ -45,6 +49,10 @@ def _render_labels() -> str:
         ("stage", _quote(stage.value for stage in Stage)),
         ("state", _quote(phase.value for phase in WorkerPhase)),
         ("cause", _quote(cause.value for cause in FailureCause)),
+        ("slo", _quote(indicator.value for indicator in Indicator)),
+        ("result", f"{_quote(result.value for result in COUNTED)}; what does not apply to a request is not counted"),
+        ("window", f"{_quote(map(write_duration, THIRTY_DAYS.windows_s))}"),
+        ("model", "the configured model"),
         ("worker", "ids of the workers known at the moment of the scrape"),
         ("version", "of the running gateway"),
     ]  # fmt: skip

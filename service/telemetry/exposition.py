@@ -1,6 +1,6 @@
 """Writes all figures in Prometheus' text formats when somebody scrapes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import generate_latest
@@ -26,15 +26,24 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 class Exposition(Collector):
     """The one scrape target of this process, on a registry of its own.
 
-    ``gauges`` is called at each scrape, on the loop: it may read the core, which has one writer. No ``*_created``
-    series are written: they would double the counters and nobody reads them.
+    ``gauges`` is called at each scrape, on the loop: it may read the core, which has one writer; so are those of
+    ``more``, who have figures of their own. No ``*_created`` series are written: they would double the counters and
+    nobody reads them.
     """
 
-    def __init__(self, recorder: Recorder, lag: LoopLag, gauges: Callable[[], Snapshot], version: str) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        lag: LoopLag,
+        gauges: Callable[[], Snapshot],
+        version: str,
+        *more: Callable[[], Iterable[Family]],
+    ) -> None:
         self._recorder = recorder
         self._lag = lag
         self._gauges = gauges
         self._version = version
+        self._more = more
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -50,6 +59,9 @@ class Exposition(Collector):
         """All families; called by the registry."""
         for family in self._recorder.families():
             yield _convert(family)
+        for source in self._more:
+            for family in source():
+                yield _convert(family)
         for distributions in self._recorder.distributions():
             yield _convert_histograms(distributions)
         for family in read_gauges(self._gauges()):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from service.domain.units import WorkerId
 from service.flow.stats import FlowStats
@@ -10,9 +11,19 @@ from service.telemetry.metrics import (
     BODY_BYTES,
     BROWNOUT_LEVEL,
     CONNECTIONS,
+    DISCOVERY_AGE,
+    DISCOVERY_FAILURES,
+    DISCOVERY_MISSED,
     DRAINING,
     IN_FLIGHT,
     JOURNAL_DROPPED,
+    LEDGER_AWAY,
+    LEDGER_LOST,
+    LEDGER_PENDING,
+    LEDGER_SPOOL_BYTES,
+    LEDGER_SPOOL_BYTES_MAX,
+    LEDGER_WAITING,
+    MAINTENANCE,
     PERMITS_HELD,
     QUEUED_REQUESTS,
     QUEUED_TOKENS,
@@ -22,6 +33,32 @@ from service.telemetry.metrics import (
     Family,
     Metric,
 )
+
+
+class RecordFigures(Protocol):
+    """The state of the ledger's spool; see ``service.record.RecordFigures``."""
+
+    @property
+    def waiting(self) -> int | None: ...
+    @property
+    def pending(self) -> int: ...
+    @property
+    def lost(self) -> int: ...
+    @property
+    def spool_bytes(self) -> int: ...
+    @property
+    def spool_bytes_max(self) -> int: ...
+    @property
+    def database_away(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """How learning of workers goes; ``age_s`` is ``None`` before the first list."""
+
+    age_s: float | None
+    failures: int
+    missed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +71,9 @@ class Snapshot:
     connections: int | None = None
     brownout_level: int = 0
     journal_dropped: int | None = None
+    maintenance: bool = False
+    record: RecordFigures | None = None
+    discovery: Discovered | None = None
 
 
 def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
@@ -54,7 +94,23 @@ def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
     yield _single(BODY_BYTES, snapshot.body_bytes_in_flight)
     yield _single(CONNECTIONS, snapshot.connections)
     yield _single(BROWNOUT_LEVEL, snapshot.brownout_level)
+    yield _single(MAINTENANCE, int(snapshot.maintenance))
     yield _single(JOURNAL_DROPPED, snapshot.journal_dropped)
+    discovery = snapshot.discovery
+    yield _single(DISCOVERY_AGE, None if discovery is None else discovery.age_s)
+    yield _single(DISCOVERY_FAILURES, None if discovery is None else discovery.failures)
+    yield _single(DISCOVERY_MISSED, None if discovery is None else discovery.missed)
+
+    yield from _read_record(snapshot.record)
+
+
+def _read_record(record: RecordFigures | None) -> Iterator[Family]:
+    yield _single(LEDGER_WAITING, None if record is None else record.waiting)
+    yield _single(LEDGER_PENDING, None if record is None else record.pending)
+    yield _single(LEDGER_LOST, None if record is None else record.lost)
+    yield _single(LEDGER_SPOOL_BYTES, None if record is None else record.spool_bytes)
+    yield _single(LEDGER_SPOOL_BYTES_MAX, None if record is None else record.spool_bytes_max)
+    yield _single(LEDGER_AWAY, None if record is None else int(record.database_away))
 
 
 def _single(metric: Metric, value: float | None) -> Family:

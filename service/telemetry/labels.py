@@ -6,14 +6,12 @@ Tiers come from the configuration and workers from discovery; both are bounded b
 from enum import Enum
 from typing import assert_never
 
+from service.domain.kind import GENERATING_KINDS
 from service.domain.outcome import Outcome, Phase
 from service.flow.stats import WorkerStats
 
 NO_TIER = "none"
 """Tier of requests that ended before anybody knew whose they were."""
-
-GENERATING_KINDS = ("chat_completions", "completions", "responses", "messages")
-"""Routes that generate tokens: only these have a TTFT, a TPOT and an E2E time."""
 
 STORED_KIND = "responses_stored"
 """Reads of stored answers: past queue and permits, and their usage was counted when the answer was made."""

@@ -131,6 +131,28 @@ OUTPUT_TOKENS_ESTIMATED = _declare.counter(
     "tier",
 )  # fmt: skip
 
+# ---------------------------------------------------------------- what was promised
+
+SLO_EVENTS = _declare.counter(
+    "sluice_slo_events_total", "events",
+    "Requests as objectives count them: each once by availability, by the others where they apply to it.",
+    "tier", "model", "slo", "result",
+)  # fmt: skip
+BURN_RATE = _declare.gauge(
+    "sluice_slo_burn_rate", "",
+    "How many times as fast as it may this gateway alone spends an error budget, over one window; absent where nothing "
+    "happened.",
+    "tier", "slo", "window",
+)  # fmt: skip
+BUDGET_LEFT = _declare.gauge(
+    "sluice_slo_budget_left_ratio", "ratio",
+    "What is left of the 30-day error budget by what this gateway has seen since it started; below 0 it is overspent.",
+    "tier", "slo",
+)  # fmt: skip
+MAINTENANCE = _declare.gauge(
+    "sluice_maintenance", "", "1 while an announced maintenance window is in force, else 0."
+)  # fmt: skip
+
 # ---------------------------------------------------------------- what the core was told and ordered
 
 DISPATCHES = _declare.counter(
@@ -169,12 +191,46 @@ WORKER_LOAD_AGE = _declare.gauge(
     "worker",
 )  # fmt: skip
 WORKERS = _declare.gauge("sluice_workers", "workers", "Workers by what they are good for, each in one state.", "state")
+DISCOVERY_AGE = _declare.gauge(
+    "sluice_discovery_age_seconds", "seconds",
+    "Age of the last confirmation of the list of workers; absent before the first, and where the list is in the file.",
+)  # fmt: skip
+DISCOVERY_FAILURES = _declare.counter(
+    "sluice_discovery_failures_total", "failures",
+    "Attempts to learn of workers that failed: a name did not resolve, a list or a watch broke or was refused.",
+)  # fmt: skip
+DISCOVERY_MISSED = _declare.counter(
+    "sluice_discovery_missed_total", "lists",
+    "Lists with a change of which the watch had not told: it was silent, or has gaps.",
+)  # fmt: skip
 BROWNOUT_LEVEL = _declare.gauge(
     "sluice_brownout_level", "", "Level of brownout that an operator has forced, 0 (none) to 3."
 )  # fmt: skip
 JOURNAL_DROPPED = _declare.counter(
     "sluice_journal_dropped_total", "events",
     "Decisions that are missing from the journal file: no room, no disk, or it is full; absent without a journal.",
+)  # fmt: skip
+LEDGER_WAITING = _declare.gauge(
+    "sluice_ledger_waiting_entries", "entries",
+    "Entries that are safe in the spool and not in the database yet; absent without a ledger.",
+)  # fmt: skip
+LEDGER_PENDING = _declare.gauge(
+    "sluice_ledger_pending_entries", "entries",
+    "Entries that are only in memory: those of the last 0.1 s, or more if the disk fails; absent without a ledger.",
+)  # fmt: skip
+LEDGER_LOST = _declare.counter(
+    "sluice_ledger_lost_total", "entries",
+    "Entries that found no room in the spool nor in memory and exist only as this number; absent without a ledger.",
+)  # fmt: skip
+LEDGER_SPOOL_BYTES = _declare.gauge(
+    "sluice_ledger_spool_bytes", "bytes", "What the spool takes on the disk; absent without a ledger."
+)  # fmt: skip
+LEDGER_SPOOL_BYTES_MAX = _declare.gauge(
+    "sluice_ledger_spool_max_bytes", "bytes", "What the spool may take on the disk; absent without a ledger."
+)  # fmt: skip
+LEDGER_AWAY = _declare.gauge(
+    "sluice_ledger_database_away", "",
+    "1 while the clerk cannot write the ledger's database, else 0; absent without a ledger.",
 )  # fmt: skip
 BODY_BYTES = _declare.gauge(
     "sluice_body_bytes_in_flight", "",

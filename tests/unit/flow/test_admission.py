@@ -71,6 +71,12 @@ def test_what_even_an_idle_worker_could_not_keep_is_served_as_well_as_may_be():
     assert entry.give_up_at == 10.0
 
 
+def test_a_pace_that_nobody_gets_even_alone_is_promised_to_nobody():
+    state = build_state()
+    state.ledger.common.observe(1.0, 0.06)
+    assert assess(state, build_request("r", tier="gold", rank=0), 0.0).tpot_s is None
+
+
 def test_beyond_its_contract_deadline_and_pace_are_kept_too():
     state = build_state(contracts={"tenant": Allowance(0.0, 1.0, Measure.REQUESTS)})
     bands = [assess(state, build_request(name, tier="gold", rank=0), 0.0).band for name in "rs"]

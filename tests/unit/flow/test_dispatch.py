@@ -120,8 +120,8 @@ class TestSlack:
         worker.slack.seconds = -0.3
         assert fits(state, build_entry("r"), worker, 0.0) is None
         assert state.alarms.next_at() == pytest.approx((0.3 + 0.003) / worker.slack.rate)
-        assert fits(state, build_entry("r"), worker, 0.09) is None
-        assert fits(state, build_entry("r"), worker, 0.11) is not None
+        assert fits(state, build_entry("r"), worker, 0.14) is None
+        assert fits(state, build_entry("r"), worker, 0.16) is not None
 
     def test_a_long_prompt_needs_more(self):
         state = build_state()

@@ -38,8 +38,36 @@ def test_a_first_token_teaches_the_pool_and_the_worker(state):
     assert worker.medians.factor(100) == 1.0  # every second one teaches them
     state.ledger.running["r"].entry.sequence = next(n for n in range(9) if (n * 0x9E3779B1 >> 16) & 1)
     learn_first_token(state, state.ledger.running["r"], worker, 0.5)
+    assert worker.medians.factor(100) == 1.0  # nor do they learn before there is a forecast to be held against
+    for _ in range(8):
+        worker.prefill.observe(100, 0.1)
+    learn_first_token(state, state.ledger.running["r"], worker, 0.5)
     assert worker.medians.factor(100) > 1.0
-    assert worker.prefill.predict_s(100) == state.prefill.predict_s(100) > 0.1
+    assert worker.prefill.predict_s(100) > 0.1
+    assert state.prefill.predict_s(100) > 0.1
+
+
+def test_only_prompts_longer_than_a_grain_tell_how_fast_a_worker_reads(state):
+    worker, running = state.ledger.worker("a"), state.ledger.running["r"]
+    worker.prefill.samples = 0
+    before_s = worker.reading.per_kilotoken_s
+    running.tokens = 255
+    learn_first_token(state, running, worker, 2.0)
+    assert worker.reading.per_kilotoken_s == before_s
+    running.tokens, worker.read_at = 256, 0.0
+    learn_first_token(state, running, worker, 2.0)
+    assert worker.reading.per_kilotoken_s > before_s
+    assert state.ledger.reading.per_kilotoken_s > before_s
+
+
+def test_what_every_prompt_waits_is_not_reading(state):
+    worker, running = state.ledger.worker("a"), state.ledger.running["r"]
+    for tokens in (10, 1000) * 20:
+        worker.prefill.observe(tokens, 0.5)
+    running.tokens = 1000
+    before_s = worker.reading.per_kilotoken_s
+    learn_first_token(state, running, worker, 0.4)
+    assert worker.reading.per_kilotoken_s < before_s
 
 
 def test_an_answer_gives_the_mean_time_per_token(state):

@@ -132,3 +132,13 @@ def test_find_batch(line):
     assert line.predict_s(find_batch(line, 0.02, 1000.0)) == pytest.approx(0.02, rel=0.02)
     assert find_batch(line, 0.0001, 100.0) == 1.0
     assert find_batch(DecodePace(), 0.01, 64.0) == pytest.approx(64.0, rel=0.01)
+
+
+def test_a_bound_that_nobody_promises_any_more_is_given_up(line):
+    limit = WorkerLimit(100)
+    observe(limit, 100, target_s=0.03, pace=line)
+    assert limit.found
+    assert limit.limit < 40
+    observe(limit, 90, pace=line)
+    assert not limit.found
+    assert limit.limit >= 90

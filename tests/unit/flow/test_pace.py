@@ -37,6 +37,22 @@ class TestDecode:
         assert pace.predict_s(60.0) == pytest.approx(0.05, rel=0.05)
         assert pace.predict_s(1.0) == pytest.approx(0.02, rel=0.05)
 
+    def test_who_is_alone(self):
+        pace = DecodePace()
+        assert pace.lone_s == 0.0
+        pace.observe(10.0, 0.02)
+        assert pace.lone_s == pytest.approx(0.011)
+        for _ in range(20):
+            pace.observe(10.0, 0.02)
+            pace.observe(30.0, 0.04)
+        assert pace.lone_s == pytest.approx(0.011, abs=1e-3)
+
+    def test_where_the_batch_changes_nothing_who_is_alone_has_the_same_pace(self):
+        pace = DecodePace()
+        for batch in (10.0, 50.0) * 20:
+            pace.observe(batch, 0.5)
+        assert pace.lone_s == pytest.approx(0.5, rel=0.05)
+
     def test_a_machine_that_slows_down_does_so_at_every_batch(self):
         pace = DecodePace()
         for batch in (4.0, 40.0):

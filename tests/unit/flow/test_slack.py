@@ -65,9 +65,9 @@ def test_the_tightest_promise_counts_at_once(slack):
     slack.tighten(0.001)
     assert slack.rate == 0.05
     slack.learn(0.001, 0.05)
-    assert slack.rate == 3.0
+    assert slack.rate == 2.0
     slack.learn(None, None)
-    assert slack.rate == 3.0
+    assert slack.rate == 2.0
 
 
 def test_nobody_there_means_no_debt(slack):

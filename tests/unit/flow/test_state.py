@@ -44,4 +44,7 @@ def test_each_tier_has_a_calibration_of_its_own():
 def test_the_loosest_promise():
     assert build_state().loosest_tpot_s is None
     tiers = {"a": Tier("a", 0, tpot_target_s=0.02), "b": Tier("b", 1, tpot_target_s=0.1), "c": Tier("c", 2)}
-    assert build_state(tiers=tiers).loosest_tpot_s == 0.1
+    state = build_state(tiers=tiers)
+    assert state.loosest_tpot_s == 0.1
+    state.ledger.common.observe(1.0, 0.2)
+    assert state.loosest_tpot_s is None

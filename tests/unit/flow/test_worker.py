@@ -1,5 +1,7 @@
 """What is known and learned of one worker."""
 
+from math import inf
+
 import pytest
 
 from service.domain.load import WorkerLoad
@@ -24,6 +26,16 @@ def test_promises_are_counted():
     assert worker.tightest_s == 0.02
     worker.promise(0.02, -1)
     assert worker.tightest_s == 0.05
+
+
+def test_a_promise_that_nobody_could_keep_counts_for_none():
+    worker = WorkerState("a")
+    worker.promise(0.02, 1)
+    worker.pace.observe(1.0, 0.03)
+    worker.promise(0.05, 1)
+    assert worker.tightest_s == 0.05
+    worker.promise(0.05, -1)
+    assert worker.tightest_s == inf
 
 
 def test_two_readings_give_the_pace():
