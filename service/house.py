@@ -23,7 +23,7 @@ from service.gateway.doors import Doors
 from service.gateway.exchange import ByteBudget
 from service.gateway.own_lines import name_for_clients
 from service.gateway.server import build_protocol_factory
-from service.neighbours import open_neighbours
+from service.neighbours import open_neighbours, read_quota_figures
 from service.record import open_record
 from service.runtime.account import Accountant, Accounts
 from service.runtime.beat import Beat
@@ -62,8 +62,7 @@ from service.workers.suspicion import Suspicion
 
 _log = logging.getLogger("sluice.main")
 
-_SWEEP_REQUESTS_S, _SWEEP_CONNECTIONS_S, _FLUSH_JOURNAL_S = 0.25, 1.0, 1.0
-_READ_BUDGETS_S = 2.0
+_SWEEP_REQUESTS_S, _SWEEP_CONNECTIONS_S, _FLUSH_JOURNAL_S, _READ_BUDGETS_S = 0.25, 1.0, 1.0, 2.0
 
 Reread = Callable[[], Plan]
 
@@ -89,8 +88,8 @@ class House:
         self._journal = open_journal(logs.journal, logs.journal_max_bytes, header)
         self.record = open_record(plan, clock, loop.call_later)
         observers: list[Observer] = [self._recorder, self._decisions, *([self._journal] if self._journal else [])]
-        core_chance = random.Random(seed)  # noqa: S311 - its own: a journal is played again from the seed
-        self._driver = Driver(FlowController(plan.flow, core_chance), clock, loop, observers)
+        core = FlowController(plan.flow, random.Random(seed))  # noqa: S311 - a journal is played again from the seed
+        self._driver = Driver(core, clock, loop, observers)
         self._brownout_level = 0
         roster = PoolRoster(self._pool, self._driver.submit)
         self._discovery = build_discovery(plan.source, plan.workers, loop, clock.now, chance)
@@ -98,8 +97,8 @@ class House:
             plan.monitor, self._discovery, build_client_factory(plan.monitor.probe), self._driver.submit,
             self._pool, roster, clock.now, chance,
         )  # fmt: skip
-        costs = plan.deletion_cost
-        self.costs = None if costs is None else DeletionCosts(costs, self.monitor.status, chance)
+        paid = plan.deletion_cost
+        self.costs = None if paid is None else DeletionCosts(paid, self.monitor.status, chance)
         self._request_log = RequestLog(logs.requests)
         self._directory = Directory(clock.wall)
         self._directory.replace(plan.keys, plan.tenants)
@@ -163,6 +162,7 @@ class House:
             self._accounts.is_maintained(self._clock.now()),
             None if self.record is None else self.record.read_figures(),
             self._describe_discovery(),
+            read_quota_figures(self._quotas, self.neighbours),
         )  # fmt: skip
 
     def _describe_discovery(self) -> Discovered:

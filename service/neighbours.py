@@ -16,10 +16,12 @@ from service.gateway.directory import Directory
 from service.runtime.following import Following
 from service.runtime.leasing import Leasing
 from service.runtime.ports import Clock
+from service.runtime.quota import Quotas
 from service.settings.build import Plan, find_allowances
 from service.settings.records import read_records
 from service.store.connect import RedisConfig
 from service.store.hub import Store
+from service.telemetry.gauges import QuotaFigures
 
 _log = logging.getLogger("sluice.store")
 
@@ -92,3 +94,11 @@ def open_neighbours(
 ) -> Neighbours | None:
     """``None`` for a gateway that keeps its state by itself."""
     return None if plan.redis is None else Neighbours(plan.redis, directory, clock, tiers, month, on_allowances)
+
+
+def read_quota_figures(quotas: Quotas, neighbours: Neighbours | None) -> QuotaFigures:
+    """What is counted of limits and of the store."""
+    if neighbours is None:
+        return QuotaFigures(quotas.accounts, quotas.counts)
+    leasing = neighbours.leasing
+    return QuotaFigures(quotas.accounts, quotas.counts, neighbours.count_calls(), leasing.away, leasing.replicas)

@@ -13,6 +13,7 @@ from service.domain.request import Request
 from service.domain.tenant import Tenant
 from service.domain.tier import Tier
 from service.domain.units import RequestId, WorkerId
+from service.flow.quota import Passage
 from service.gateway.auth import Known, read_key
 from service.gateway.cors import CorsPolicy
 from service.gateway.exchange import Exchange
@@ -36,7 +37,7 @@ from service.runtime.guard import guard
 from service.runtime.journey import Journey, Outbound, Road
 from service.runtime.limits import RelayConfig
 from service.runtime.ports import TenantDirectory
-from service.runtime.quota import Passage, Quotas
+from service.runtime.quota import Quotas
 
 _log = logging.getLogger("sluice.corridor")
 
@@ -180,13 +181,8 @@ class Corridor:
             hints, budget_s = read_hints(named, tenant.tenant_id, settlement.arrived_at, budget_s)
         request = Request(
             settlement.request_id, tenant.tenant_id, tier.name, tier.rank,
-            settlement.prompt_bytes,
-            peeked.max_output_tokens,
-            peeked.stream,
-            settlement.arrived_at,
-            settlement.arrived_at + budget_s,
-            hints.session,
-            pinned_to,
+            settlement.prompt_bytes, peeked.max_output_tokens, peeked.stream,
+            settlement.arrived_at, settlement.arrived_at + budget_s, hints.session, pinned_to,
             find_marks(peeked.fields, crc32(tenant.tenant_id.encode())) if len(body) >= LEAST_BYTES else (),
             hinted=hints.hinted,
         )  # fmt: skip

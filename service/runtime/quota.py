@@ -7,7 +7,6 @@ does not suffice is put aside until the store has spoken, for 45 ms at most.
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from enum import Enum
 from typing import Protocol
 
 from service.domain.contract import Contract, Excess
@@ -17,7 +16,7 @@ from service.domain.request import Request
 from service.domain.tenant import Tenant
 from service.domain.units import TenantId
 from service.flow.charge import Spending, compute_charge
-from service.flow.quota import Account, Reservation, Shortfall
+from service.flow.quota import Account, Passage, Reservation, Shortfall
 from service.flow.window import SPAN_S
 from service.runtime.account import PATIENCE, Settlement
 from service.runtime.leasing import Leasing, resume
@@ -36,28 +35,6 @@ _LOOKED_AT = 512
 
 _RUN = Excess.RUN
 _EXCESS = frozenset((Mark.EXCESS,))
-
-
-class Passage(Enum):
-    """Whether a request may go on."""
-
-    WITHIN = "within"
-    """It is within the contract."""
-
-    BEYOND = "beyond"
-    """It is above the contract, and runs as excess."""
-
-    REFUSED = "refused"
-    """It is above the contract, which does not want it to run."""
-
-    UNKNOWN = "unknown"
-    """Nobody can say, and this gateway's share is spent."""
-
-    CLOSED = "closed"
-    """Best effort has no share while nobody can say."""
-
-    LATER = "later"
-    """The store is asked."""
 
 
 class Foresight(Protocol):

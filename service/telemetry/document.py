@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 
+from service.domain.condition import Condition
 from service.domain.event import FailureCause
 from service.domain.kind import GENERATING_KINDS
 from service.domain.outcome import Outcome
+from service.flow.quota import Passage
 from service.slo.objective import Indicator
 from service.slo.window import THIRTY_DAYS, write_duration
-from service.telemetry.labels import KINDS, NO_TIER, OTHER_KIND, Stage, WorkerPhase, can_occur
+from service.telemetry.labels import KINDS, NO_TIER, OTHER_KIND, STORE_CALL_KINDS, Stage, WorkerPhase, can_occur
 from service.telemetry.metrics import METRICS, PROCESS_METRICS, TIER_EDGES, Metric
 from service.telemetry.slo_events import COUNTED
 
@@ -53,6 +55,9 @@ def _render_labels() -> str:
         ("result", f"{_quote(result.value for result in COUNTED)}; what does not apply to a request is not counted"),
         ("window", f"{_quote(map(write_duration, THIRTY_DAYS.windows_s))}"),
         ("model", "the configured model"),
+        ("passage", _quote(passage.value for passage in Passage)),
+        ("call", _quote(STORE_CALL_KINDS)),
+        ("condition", _quote(condition.value for condition in Condition)),
         ("worker", "ids of the workers known at the moment of the scrape"),
         ("version", "of the running gateway"),
     ]  # fmt: skip

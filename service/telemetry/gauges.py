@@ -4,9 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from service.domain.condition import Condition
 from service.domain.units import WorkerId
+from service.flow.quota import Passage
 from service.flow.stats import FlowStats
-from service.telemetry.labels import WorkerPhase, phase_of
+from service.telemetry.labels import STORE_CALL_KINDS, WorkerPhase, phase_of
 from service.telemetry.metrics import (
     BODY_BYTES,
     BROWNOUT_LEVEL,
@@ -15,6 +17,7 @@ from service.telemetry.metrics import (
     DISCOVERY_FAILURES,
     DISCOVERY_MISSED,
     DRAINING,
+    GATEWAYS,
     IN_FLIGHT,
     JOURNAL_DROPPED,
     LEDGER_AWAY,
@@ -27,6 +30,10 @@ from service.telemetry.metrics import (
     PERMITS_HELD,
     QUEUED_REQUESTS,
     QUEUED_TOKENS,
+    QUOTA_ACCOUNTS,
+    QUOTA_DECISIONS,
+    STORE_AWAY,
+    STORE_CALLS,
     WORKER_HEALTHY,
     WORKER_LOAD_AGE,
     WORKERS,
@@ -62,6 +69,17 @@ class Discovered:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaFigures:
+    """Decisions about limits; calls of the store by what was asked and the answer, empty without a store."""
+
+    accounts: int
+    decisions: Mapping[Passage, int]
+    calls: Mapping[tuple[str, Condition], int] = field(default_factory=dict)
+    store_away: bool | None = None
+    gateways: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state at one moment. ``None`` and workers that are not in ``load_ages_s`` mean: nobody knows."""
 
@@ -74,6 +92,7 @@ class Snapshot:
     maintenance: bool = False
     record: RecordFigures | None = None
     discovery: Discovered | None = None
+    quotas: QuotaFigures | None = None
 
 
 def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
@@ -96,6 +115,7 @@ def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
     yield _single(BROWNOUT_LEVEL, snapshot.brownout_level)
     yield _single(MAINTENANCE, int(snapshot.maintenance))
     yield _single(JOURNAL_DROPPED, snapshot.journal_dropped)
+    yield from _read_quotas(snapshot.quotas)
     discovery = snapshot.discovery
     yield _single(DISCOVERY_AGE, None if discovery is None else discovery.age_s)
     yield _single(DISCOVERY_FAILURES, None if discovery is None else discovery.failures)
@@ -111,6 +131,18 @@ def _read_record(record: RecordFigures | None) -> Iterator[Family]:
     yield _single(LEDGER_SPOOL_BYTES, None if record is None else record.spool_bytes)
     yield _single(LEDGER_SPOOL_BYTES_MAX, None if record is None else record.spool_bytes_max)
     yield _single(LEDGER_AWAY, None if record is None else int(record.database_away))
+
+
+def _read_quotas(quotas: QuotaFigures | None) -> Iterator[Family]:
+    decisions = {} if quotas is None else quotas.decisions
+    yield Family(QUOTA_DECISIONS, [((passage.value,), count) for passage, count in decisions.items()])
+    yield _single(QUOTA_ACCOUNTS, None if quotas is None else quotas.accounts)
+    away = None if quotas is None else quotas.store_away
+    calls = {} if quotas is None or away is None else quotas.calls
+    kinds = [(call, condition) for call in STORE_CALL_KINDS for condition in Condition if away is not None]
+    yield Family(STORE_CALLS, [((call, condition.value), calls.get((call, condition), 0)) for call, condition in kinds])
+    yield _single(STORE_AWAY, None if away is None else int(away))
+    yield _single(GATEWAYS, None if quotas is None else quotas.gateways)
 
 
 def _single(metric: Metric, value: float | None) -> Family:
