@@ -325,7 +325,8 @@ async def run_fleet(
         calm = seen.latency_ms(0.5, 0, length_s / 6)
         away = {q: seen.latency_ms(q, length_s / 6, 4 * length_s / 6) for q in (0.5, 0.99)}
         figures[name] = sum_up(
-            seen, LIMIT, overshoot=seen.passed() - LIMIT, bound=bound_overshoot(LIMIT, GATEWAYS, forgotten=name == "killed"),
+            seen, LIMIT, overshoot=seen.passed() - LIMIT,
+            bound=bound_overshoot(LIMIT, GATEWAYS, forgotten=name == "killed"),
             back_after_s=round(back_s, 2), away_p50_ms=away[0.5], away_p99_ms=away[0.99],
             added_p99_ms=round(away[0.99] - calm, 2), passed_5s_after=seen.passed(back_s + 5.0),
         )  # fmt: skip

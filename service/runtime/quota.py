@@ -15,6 +15,7 @@ from service.domain.mark import Mark
 from service.domain.request import Request
 from service.domain.tenant import Tenant
 from service.domain.units import TenantId
+from service.flow.budget import Budget
 from service.flow.charge import Spending, compute_charge
 from service.flow.quota import Account, Passage, Reservation, Shortfall
 from service.flow.window import SPAN_S
@@ -211,22 +212,33 @@ class Quotas:
 def render_limits(account: Account, now: float) -> bytes:
     """Header lines that say what is left of requests and tokens, and in how long all of it will be there again."""
     lines = b""
-    leased, replicas = not account.by_share, account.replicas
-    for name, budget in ((b"requests", account.requests), (b"tokens", account.tokens)):
-        if budget is not None:
-            left = budget.remaining(leased, replicas, now)
-            lines += b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %d\r\nx-ratelimit-reset-%b: %b\r\n" % (
-                name, budget.limit, name, left, name, render_duration(budget.resets_at(now) - now),
-            )  # fmt: skip
+    if account.requests is not None:
+        lines = _render_limit(b"requests", account.requests, account, now)
+    if account.tokens is not None:
+        lines += _render_limit(b"tokens", account.tokens, account, now)
     return lines
+
+
+def _render_limit(name: bytes, budget: Budget, account: Account, now: float) -> bytes:
+    left = budget.remaining(not account.by_share, account.replicas, now)
+    return b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %d\r\nx-ratelimit-reset-%b: %b\r\n" % (
+        name, budget.limit, name, left, name, render_duration(budget.resets_at(now) - now),
+    )  # fmt: skip
 
 
 def render_duration(length_s: float) -> bytes:
     """As ``1s`` or ``6m0s``, whole seconds, rounded up."""
     seconds = int(-(-length_s // 1))
+    return _DURATIONS[seconds] if 0 <= seconds < len(_DURATIONS) else _spell(seconds)
+
+
+def _spell(seconds: int) -> bytes:
     if seconds < 60:
         return b"%ds" % seconds
     minutes, seconds = divmod(seconds, 60)
     if minutes < 60:
         return b"%dm%ds" % (minutes, seconds)
     return b"%dh%dm%ds" % (minutes // 60, minutes % 60, seconds)
+
+
+_DURATIONS = tuple(_spell(seconds) for seconds in range(64))

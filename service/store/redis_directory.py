@@ -71,14 +71,16 @@ class RedisDirectory:
 
     async def _load(self, epoch: str, version: int) -> Changes:
         """Everything, page by page. What changes meanwhile has a later version and is fetched by the next call."""
+        script = Path(__file__).with_name("directory_page.lua").read_text()
         records: dict[str, bytes | None] = {}
-        cursor = 0
+        cursor = b"0"
         while True:
-            cursor, page = await bounded(self._scan(cursor), _LOAD_LIMIT_S)
-            records.update({name.decode(): text for name, text in page.items()})
-            if not cursor:
+            cursor, page = await bounded(self._scan(script, cursor), _LOAD_LIMIT_S)
+            parts = page.split(b"\0") if page else []  # JSON has no zero bytes
+            records.update(zip([name.decode() for name in parts[::2]], parts[1::2], strict=True))
+            if cursor == b"0":
                 return Changes(epoch, version, True, records)
 
-    async def _scan(self, cursor: int) -> tuple[int, dict[bytes, bytes]]:
-        page: Any = await self._client.hscan(RECORDS, cursor, count=_PAGE)
+    async def _scan(self, script: str, cursor: bytes) -> tuple[bytes, bytes]:
+        page: Any = await self._client.eval(script, 1, RECORDS, cursor, _PAGE)
         return page[0], page[1]
