@@ -5,7 +5,7 @@ gateway that starts reads a hundred thousand of them.
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -72,14 +72,14 @@ class Records:
     refused: list[tuple[str, str]] = field(default_factory=list)
 
 
-def read_records(texts: Mapping[str, bytes | None], tiers: Collection[str]) -> Records:
+def read_records(texts: Iterable[tuple[str, bytes | None]], tiers: Collection[str]) -> Records:
     """Translate texts by name. A tenant of a tier that is not configured is refused, and with it its keys mean nothing;
     equal contracts are one object, since many tenants buy the same."""
     found = Records()
     sold: _Sold = {}
     names: dict[str, TenantId] = {}
     offered = {name: TierName(name) for name in tiers}
-    for name, text in texts.items():
+    for name, text in texts:
         kind, rest = name[: len(KEY)], name[len(KEY) :]
         try:
             if kind == TENANT:
