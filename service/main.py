@@ -14,7 +14,8 @@ import uvloop
 
 from service.gateway.admin import AdminGuard, build_admin
 from service.gateway.admin_server import AdminServer
-from service.house import House, Reread
+from service.house import House
+from service.papers import Reread
 from service.runtime.descriptors import raise_descriptor_limit
 from service.runtime.sockets import open_listener
 from service.settings.admin_token import obtain_token
@@ -70,9 +71,9 @@ async def run_gateway(
     house.server = await loop.create_server(
         house.factory, sock=public, backlog=_BACKLOG, **listening_options(certificates, plan.edge.head_timeout_s)
     )
-    others = [] if house.neighbours is None else house.neighbours.background()
-    others += [] if house.costs is None else [house.costs.run()]
-    background = {asyncio.ensure_future(task) for task in (house.monitor.run(), *others)}
+    background = {asyncio.ensure_future(task) for task in house.background()}
+    if house.costs is not None:
+        background.add(asyncio.ensure_future(house.costs.run()))
     for beat in house.beats:
         beat.start()
     if house.record is not None:

@@ -1,4 +1,4 @@
-"""What one gateway shares with its neighbours through the store: leases of quota, tenants and keys. Part of the
+"""What one gateway shares with its neighbours through the store: leases of quota, tenants and keys, load. Part of the
 composition root: it joins the adapters of the store to the runtime that uses them.
 """
 
@@ -11,13 +11,15 @@ from typing import Any
 from service.domain.condition import Condition
 from service.domain.contract import Allowance
 from service.domain.record import Changes
-from service.domain.units import TenantId
+from service.domain.units import ReplicaId, TenantId
 from service.gateway.directory import Directory
+from service.runtime.driver import Driver
 from service.runtime.following import Following
 from service.runtime.leasing import Leasing
 from service.runtime.ports import Clock
 from service.runtime.quota import Quotas
-from service.settings.build import Plan, find_allowances
+from service.runtime.sharing import LoadSharing
+from service.settings.build import find_allowances
 from service.settings.records import read_records
 from service.store.connect import RedisConfig
 from service.store.hub import Store
@@ -29,19 +31,23 @@ _REFUSED_SHOWN = 10
 
 
 class Neighbours:
-    """``tiers`` gives the tiers in force, ``month`` the calendar month as accounts know it; ``on_allowances`` hears
-    that guaranteed worker-seconds have changed."""
+    """``pool`` names the workers that all of them serve. ``tiers`` gives the tiers in force, ``month`` the calendar
+    month as accounts know it; ``on_allowances`` hears that guaranteed worker-seconds have changed.
+    """
 
     def __init__(
         self,
         redis: RedisConfig,
+        pool: str,
+        driver: Driver,
         directory: Directory,
         clock: Clock,
         tiers: Callable[[], Iterable[str]],
         month: Callable[[], int],
         on_allowances: Callable[[], None],
     ) -> None:
-        self._store = Store(redis)
+        self._store = Store(redis, pool=pool)
+        self.load = LoadSharing(driver, self._store.load, ReplicaId(self._store.gateway), clock.now)
         self._directory = directory
         self._tiers = tiers
         self._on_allowances = on_allowances
@@ -51,10 +57,11 @@ class Neighbours:
 
     def background(self) -> list[Coroutine[Any, Any, None]]:
         """What runs beside the requests until the end."""
-        return [self.leasing.run(), self.following.run()]
+        return [self.leasing.run(), self.following.run(), self.load.run()]
 
     async def enter(self) -> None:
         """Learn what the others know, if it can be learned, before the doors are opened."""
+        self.load.begin()
         await self.leasing.turn()
         await self.following.turn()
 
@@ -62,13 +69,10 @@ class Neighbours:
         """Tell the others, if they can be told, that this one is gone."""
         await self._store.close()
 
-    def with_allowances(self, plan: Plan) -> Mapping[TenantId, Allowance]:
-        """Guaranteed worker-seconds of the store's tenants and of the file's, which count where both name one."""
-        return {**self.allowances, **plan.flow.contracts}
-
     def count_calls(self) -> Counter[tuple[str, Condition]]:
         """Calls so far, by what was asked and how that was answered."""
-        return self.leasing.calls + self.following.calls
+        load = Counter({("load", condition): count for condition, count in self.load.calls.items()})
+        return self.leasing.calls + self.following.calls + load
 
     async def _take(self, changes: Changes) -> None:
         found = await asyncio.to_thread(read_records, changes.records, frozenset(self._tiers()))
@@ -82,18 +86,6 @@ class Neighbours:
         if allowances != self.allowances:
             self.allowances = allowances
             self._on_allowances()
-
-
-def open_neighbours(
-    plan: Plan,
-    directory: Directory,
-    clock: Clock,
-    tiers: Callable[[], Iterable[str]],
-    month: Callable[[], int],
-    on_allowances: Callable[[], None],
-) -> Neighbours | None:
-    """``None`` for a gateway that keeps its state by itself."""
-    return None if plan.redis is None else Neighbours(plan.redis, directory, clock, tiers, month, on_allowances)
 
 
 def read_quota_figures(quotas: Quotas, neighbours: Neighbours | None) -> QuotaFigures:

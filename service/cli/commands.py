@@ -9,8 +9,12 @@ from service.cli.drain import drain
 from service.cli.emulate import emulate
 from service.cli.explain import explain
 from service.cli.keys import app as keys
+from service.cli.migrate import migrate
+from service.cli.plan import plan
+from service.cli.prober import prober
 from service.cli.replay import replay
 from service.cli.report import report
+from service.cli.scaler import scaler
 from service.cli.serve import serve
 from service.cli.slo import app as slo
 from service.cli.tenants import app as tenants
@@ -28,6 +32,8 @@ app = typer.Typer(
 )
 app.command()(up)
 app.command()(serve)
+app.command()(scaler)
+app.command()(plan)
 app.command()(check)
 app.add_typer(keys)
 app.add_typer(tenants)
@@ -37,7 +43,9 @@ app.add_typer(bench)
 app.add_typer(slo)
 app.command()(emulate)
 app.command()(drain)
+app.command()(prober)
 app.command()(explain)
 app.command()(replay)
 app.command()(report)
+app.command()(migrate)
 app.command("version")(show_version)

@@ -20,5 +20,5 @@ class Tenant:
     tier: TierName
     suspended: bool = False
     models: frozenset[str] = frozenset()
-    marks: frozenset[Mark] = UNMARKED
     contract: Contract | None = None
+    marks: frozenset[Mark] = UNMARKED

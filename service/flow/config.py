@@ -46,12 +46,23 @@ class SheddingConfig:
     ``floor_ratio`` of the dispatched work goes to traffic beyond contracts while it waits. At most ``revoked_ratio``
     of the output of the last minute may be thrown away by taking work back. ``brownout_forced`` is the operator's:
     1 refuses best effort, 2 excess too and suspends the floor, 3 the lowest guaranteed rank as well; what waits or runs
-    goes on.
+    goes on. ``ceilings`` say up to which share of a worker's permits traffic of a band may be sent there, so that the
+    rest stays free for dearer bands; a band that is not named has none.
     """
 
     floor_ratio: float = 0.02
     revoked_ratio: float = 0.05
     brownout_forced: int = 0
+    ceilings: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SharingConfig:
+    """Where several gateways serve the same workers: one that has not been heard of for ``lease_s`` counts no longer.
+    ``replicas_assumed`` are taken to be there before the others could be asked."""
+
+    lease_s: float = 1.0
+    replicas_assumed: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +86,7 @@ class FlowConfig:
     breaker: BreakerConfig = BreakerConfig()
     retry: RetryConfig = RetryConfig()
     shedding: SheddingConfig = SheddingConfig()
+    sharing: SharingConfig = SharingConfig()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from typing import assert_never
 
 from service.domain.command import Command, Enqueue, Grounds, Refuse, Revoke
 from service.domain.errors import InvariantError
-from service.domain.estimate import Estimate
 from service.domain.event import (
     AttemptFailed,
     DrainBegan,
@@ -12,6 +11,9 @@ from service.domain.event import (
     FailureCause,
     FirstTokenSeen,
     PermitEnded,
+    PoolEvent,
+    ReplicasSeen,
+    ReportDue,
     RequestAbandoned,
     RequestArrived,
     Woken,
@@ -23,7 +25,6 @@ from service.domain.event import (
 )
 from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
-from service.domain.request import Request
 from service.domain.units import RequestId, WorkerId
 from service.flow.admission import (
     assess,
@@ -43,15 +44,16 @@ from service.flow.config import FlowConfig, Reconfigured
 from service.flow.dispatch import find_place, pump, send
 from service.flow.failure import outcome_of
 from service.flow.learning import learn_answer, learn_cut, learn_first_token
+from service.flow.replicas import follow, guess_others
 from service.flow.retry import RetryBudget
 from service.flow.shedding import WasteBudget, revoke_for
 from service.flow.state import FlowState
-from service.flow.stats import FlowStats, build_worker_stats
+from service.flow.views import FlowViews
 from service.flow.waiting import Waiting
 from service.flow.worker import WorkerState
 
 
-class FlowController:
+class FlowController(FlowViews):
     """The flow core. Not thread-safe: one writer, no re-entry. Rules live beside it, its memory in ``FlowState``."""
 
     def __init__(self, config: FlowConfig, chance: Chance) -> None:
@@ -75,7 +77,8 @@ class FlowController:
             case AttemptFailed():
                 self._attempt_failed(event, now)
             case RequestAbandoned():
-                self._abandoned(event)
+                if self._state.room.remove(event.request_id) is None:
+                    raise InvariantError(f"request {event.request_id} left the queue it does not stand in")
             case Woken():
                 self._state.alarms.ring(now)
                 self._pump(None, now)
@@ -83,25 +86,23 @@ class FlowController:
                 self._state.draining = True
             case Reconfigured():
                 self._state.config = event.config
-                self._sort_out()
+                self._state.ledger.sort_out(event.config.requests_per_worker)
                 self._pump(None, now)
             case _:
                 self._handle_worker(event, now)
-        out = self._out
-        self._out = []
+        out, self._out = self._out, []
         return out
 
-    def _handle_worker(
-        self, event: WorkerJoined | WorkerLeft | WorkerHealthChanged | WorkerDrainChanged | WorkerLoadSeen, now: float
-    ) -> None:
+    def _handle_worker(self, event: PoolEvent, now: float) -> None:
         ledger = self._state.ledger
         match event:
             case WorkerLoadSeen():
                 worker = ledger.worker(event.worker_id)
                 if worker.has_restarted(event.load):
                     ledger.forget_cache(worker)
+                guess_others(self._state, worker, event.load, now)
                 worker.observe_load(event.load, self._state.loosest_tpot_s, now)
-                self._sort_out()
+                ledger.sort_out(self._state.config.requests_per_worker)
                 self._pump(worker, now)
                 return
             case WorkerJoined():
@@ -112,9 +113,11 @@ class FlowController:
                 self._health_changed(event)
             case WorkerDrainChanged():
                 ledger.worker(event.worker_id).draining = event.draining
+            case ReportDue() | ReplicasSeen():
+                follow(self._state, event, now)
             case _:
                 assert_never(event)
-        self._sort_out()
+        ledger.sort_out(self._state.config.requests_per_worker)
         self._pump(None, now)
 
     def next_wake_at(self) -> float | None:
@@ -125,19 +128,6 @@ class FlowController:
             return None
         deadline_at = room.next_deadline_at()
         return None if deadline_at is None else min(deadline_at, self._state.alarms.next_at())
-
-    def stats(self, now: float) -> FlowStats:
-        """Snapshot of queue, permits and workers; O(workers)."""
-        state = self._state
-        workers = tuple(build_worker_stats(worker, now) for worker in state.ledger.workers.values())
-        return FlowStats(
-            state.room.size, state.room.tokens, len(state.ledger.running), state.draining, state.tpot_s, workers,
-            state.ledger.permits, state.capacity_found,
-        )  # fmt: skip
-
-    def foresee(self, request: Request, level: float) -> Estimate:
-        """What ``request`` will take at most, with so much certainty; asking changes nothing."""
-        return self._state.estimator.foresee(request, level)
 
     # ---------------------------------------------------------------- requests
 
@@ -150,7 +140,7 @@ class FlowController:
             self._refuse(request.request_id, Outcome.DRAINING, 1.0)
             return
         entry = assess(state, request, now)
-        state.offered.observe(entry.band, entry.hold_s, now)
+        state.offered.observe(entry.band, entry.hold_s, entry.work_s, now)
         outcome = find_bar(state, entry, now)
         if outcome is None and (entry.choosy or state.room.is_dearest(entry.band)):
             place = find_place(state, entry, None, now)
@@ -177,10 +167,6 @@ class FlowController:
         state.room.add(entry)
         self._out.append(Enqueue(entry.request.request_id, state.room.size, build_grounds(state, entry, wait_s)))
         self._out += taken_back
-
-    def _abandoned(self, event: RequestAbandoned) -> None:
-        if self._state.room.remove(event.request_id) is None:
-            raise InvariantError(f"request {event.request_id} left the queue it does not stand in")
 
     def _first_token(self, event: FirstTokenSeen, now: float) -> None:
         state = self._state
@@ -259,7 +245,7 @@ class FlowController:
         worker = self._state.ledger.worker(event.worker_id)
         worker.healthy = event.healthy and worker.listed
         if event.healthy:
-            worker.breaker = BreakerState()
+            worker.breaker, worker.known = BreakerState(), True
             return
         taken_back = self._state.ledger.take_all_back(worker)
         self._out += [Revoke(request_id, Outcome.STREAM_BROKEN) for request_id in taken_back]
@@ -289,12 +275,8 @@ class FlowController:
             retry_after_s = compute_retry_after_s(wait_s, state.config.retry_after_max_s, state.chance.random(), told)
         self._out.append(Refuse(request_id, outcome, retry_after_s, grounds))
 
-    def _sort_out(self) -> None:
-        self._state.ledger.sort_out(self._state.config.requests_per_worker)
-
     def _note_rest(self, worker: WorkerState, now: float) -> None:
         if not self._state.room.size:
             self._state.alarms.ring(now)  # nobody waits for what has passed, so no Woken will come to take it out
-        moment = next_change_at(worker.breaker, now)
-        if moment is not None:
+        if (moment := next_change_at(worker.breaker, now)) is not None:
             self._state.alarms.note_rest(moment)

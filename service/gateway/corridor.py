@@ -51,7 +51,7 @@ class Corridor:
         self._road = road
         self._directory = directory
         self._quotas = quotas
-        self._lines = OwnLines(cors)
+        self.lines = OwnLines(cors)
         self._stored = StoredResponses()
         self._now = road.clock.now
         self._prefix = secrets.token_hex(4) + "-"
@@ -64,7 +64,7 @@ class Corridor:
         """Requests that come from now on are served by these; those under way keep what they began with."""
         road = self._road
         self._road = Road(road.driver, road.transport, road.accounts, road.clock, road.later, relay, road.opaque)
-        self._lines.cors = cors
+        self.lines.cors = cors
         self.config = config
 
     # ---------------------------------------------------------------- word from the listener
@@ -132,10 +132,6 @@ class Corridor:
             listener.on_fault()
         else:
             self._refuse(exchange, exchange.settlement or self._open(exchange), Refused(Outcome.GATEWAY_FAULT))
-
-    def tell_aliases(self, note: Callable[[bytes, RequestId], None]) -> None:
-        """``note`` hears by which id of its own a client knows a request."""
-        self._lines.note_alias = note
 
     @property
     def client_stall_s(self) -> float:
@@ -212,7 +208,7 @@ class Corridor:
         priority = tier.rank * config.priority_step
         lines = render_outbound(named, exchange.headers, request.request_id, size, priority, config.worker_key)
         out = Outbound(route.target, lines, parts, peeked.strip_usage)
-        head = self._lines.render(named, settlement, tier.name)
+        head = self.lines.render(named, settlement, tier.name)
         dialect = route.dialect if peeked.service_tier is None else route.dialect.serving(tier.name)
         exchange.listener = journey = Journey(self._road, request, out, exchange, dialect, head, settlement)
         if hints.limit_at is not None:
@@ -242,7 +238,7 @@ class Corridor:
         worker_id = None if found is None else self._stored.worker_of(found[0], tenant)
         if found is None or worker_id is None:
             raise Refused(Outcome.UNKNOWN_RESPONSE)
-        head = self._lines.render(exchange.named, settlement, tenant.tier)
+        head = self.lines.render(exchange.named, settlement, tenant.tier)
         start_stored(self._road, exchange, settlement, tenant, found, worker_id, head, self.config.worker_key)
 
     def _authenticate(self, exchange: Exchange, settlement: Settlement) -> Tenant:
@@ -290,7 +286,7 @@ class Corridor:
             dialect = exchange.route.dialect if exchange.route is not None else OPENAI
             status, lines, body = dialect.build_refusal(outcome, retry_after_s, refused.detail, refused.param)
             settlement.status = telling_of(outcome).status
-            exchange.begin(status, lines + self._lines.render(exchange.named, settlement, None), len(body))
+            exchange.begin(status, lines + self.lines.render(exchange.named, settlement, None), len(body))
             exchange.write(body)
             exchange.finish()
         self._road.accounts.settle(settlement, outcome, self._now())

@@ -9,11 +9,12 @@ from service.domain.command import Command, Dispatch, Enqueue, Refuse, Revoke
 from service.domain.estimate import Estimate
 from service.domain.event import Event, Woken
 from service.domain.outcome import Outcome
+from service.domain.replica import ReplicaReport
 from service.domain.request import Request
 from service.domain.units import RequestId, WorkerId
 from service.flow.config import Reconfigured
 from service.flow.controller import FlowController
-from service.flow.stats import FlowStats
+from service.flow.stats import DemandStats, FlowStats
 from service.runtime.guard import guard, tell
 from service.runtime.ports import Clock, Observer
 
@@ -128,9 +129,21 @@ class Driver:
         """What ``request`` will take at most, with so much certainty."""
         return self._controller.foresee(request, level)
 
+    def report(self) -> ReplicaReport | None:
+        """What other gateways should know."""
+        return self._controller.report(self._now())
+
     def stats(self) -> FlowStats:
         """Snapshot of the core."""
         return self._controller.stats(self._now())
+
+    def demand(self) -> DemandStats:
+        """What is asked of the pool; O(requests that wait or run)."""
+        return self._controller.demand()
+
+    def choose_leaving(self) -> WorkerId | None:
+        """Which worker should go when there is one too many."""
+        return self._controller.choose_leaving()
 
     def _step(self, event: Event | Reconfigured) -> None:
         now = self._now()

@@ -12,7 +12,7 @@ from service.domain.mark import UNMARKED, Mark
 from service.domain.tenant import Tenant
 from service.domain.tier import Tier
 from service.domain.units import TenantId, TierName
-from service.flow.config import BreakerConfig, FlowConfig, RetryConfig
+from service.flow.config import BreakerConfig, FlowConfig, RetryConfig, SharingConfig
 from service.gateway.cors import CorsPolicy
 from service.gateway.promises import CorridorConfig
 from service.gateway.server import EdgeConfig
@@ -24,8 +24,9 @@ from service.runtime.limits import RelayConfig
 from service.settings.checks import find_cross_faults
 from service.settings.fault import SettingsRefusedError
 from service.settings.load import parse_tree, read_file, validate_parts
-from service.settings.part import Part
-from service.settings.schema import LimitSettings, Settings, TenantSettings, TierSettings
+from service.settings.parts import Part
+from service.settings.schema import LimitSettings, Settings, TierSettings
+from service.settings.sold import TenantSettings
 from service.settings.source import build_deletion_cost, build_source
 from service.settings.terms import build_terms
 from service.store.connect import RedisConfig
@@ -94,10 +95,10 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
     limits = settings.limits
     worker_key = environment.get(settings.pool.api_key_env) if settings.pool.api_key_env else None
     tiers = _build_tiers(settings)
-    contracts: dict[Contract, Contract] = {}
-    tenants = tuple(build_tenant(tenant, contracts) for tenant in settings.tenants)
     terms, document = build_terms(settings, tiers)
     source = build_source(settings.pool, environment)
+    contracts: dict[Contract, Contract] = {}
+    tenants = tuple(build_tenant(tenant, contracts) for tenant in settings.tenants)
     return Plan(
         settings=settings,
         flow=_build_flow(settings, find_allowances(tenants)),
@@ -195,6 +196,7 @@ def _build_flow(settings: Settings, allowances: Mapping[TenantId, Allowance]) ->
         or profile_permits(settings.pool.profile or "")
         or FlowConfig().requests_per_worker,
         requests_per_new_worker=limits.requests_per_new_worker,
+        sharing=SharingConfig(replicas_assumed=limits.replicas_assumed),
         tiers=_build_tiers(settings),
         contracts=allowances,
         queued_requests_max=limits.queued_requests_max,
@@ -250,8 +252,9 @@ def build_tenant(tenant: TenantSettings, contracts: dict[Contract, Contract]) ->
     if contract is not None:
         contract = contracts.setdefault(contract, contract)
     marks = frozenset((Mark.SYNTHETIC,)) if tenant.synthetic else UNMARKED
-    models = frozenset(tenant.models)
-    return Tenant(TenantId(tenant.id), TierName(tenant.tier), tenant.suspended, models, marks, contract)
+    return Tenant(
+        TenantId(tenant.id), TierName(tenant.tier), tenant.suspended, frozenset(tenant.models), contract, marks
+    )
 
 
 def _build_contract(tenant: TenantSettings) -> Contract | None:

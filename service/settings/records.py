@@ -17,8 +17,8 @@ from service.domain.mark import UNMARKED, Mark
 from service.domain.record import KEY, TENANT
 from service.domain.tenant import Tenant
 from service.domain.units import TenantId, TierName
-from service.settings.part import Part
-from service.settings.schema import TenantSettings
+from service.settings.parts import Part
+from service.settings.sold import TenantSettings
 
 
 class KeyRecord(Part):
@@ -119,7 +119,7 @@ def _read_tenant(tenant_id: TenantId, text: bytes, offered: Mapping[str, TierNam
         if contract is None:
             contract = sold[terms] = _build_contract(*terms)
     marks = frozenset((Mark.SYNTHETIC,)) if written.synthetic else UNMARKED
-    return Tenant(tenant_id, tier, written.suspended, frozenset(written.models), marks, contract)
+    return Tenant(tenant_id, tier, written.suspended, frozenset(written.models), contract, marks)
 
 
 def _build_contract(written: _StoredContract, excess: str, ladder: str) -> Contract:

@@ -1,12 +1,32 @@
-"""What may be written of contracts, of the capacity behind them, and of the store in which gateways share them."""
+"""What may be written of tenants, their keys and contracts, of capacity to back these, and of announced maintenance."""
 
-import re
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import AwareDatetime, Field, model_validator
 
-from service.settings.part import Count, Part
+from service.settings.parts import Count, Name, Part
+
+
+class MaintenanceSettings(Part):
+    """One announced window. Moments need their zone: 2026-12-05T02:00:00Z."""
+
+    start: AwareDatetime
+    end: AwareDatetime
+    reason: Name
+
+    @model_validator(mode="after")
+    def _ends_later(self) -> Self:
+        if self.end <= self.start:
+            raise ValueError("the window ends before it has begun")
+        return self
+
+
+class KeySettings(Part):
+    """One API key of a tenant, as ``sluice keys new`` prints it. The key itself is never written down."""
+
+    hash: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+    prefix: Annotated[str, Field(pattern=r"^sk-sluice-[A-Za-z0-9_-]{4}$")]
+    expires: AwareDatetime | None = None
 
 
 class ContractSettings(Part):
@@ -27,6 +47,20 @@ class ContractSettings(Part):
         return self
 
 
+class TenantSettings(Part):
+    """Who pays. ``models`` empty means every model of the pool."""
+
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    tier: Name
+    keys: list[KeySettings] = Field(default_factory=list)
+    suspended: bool = False
+    models: list[Name] = Field(default_factory=list)
+    synthetic: bool = False
+    contract: ContractSettings | None = None
+    excess: Literal["run", "refuse"] = "refuse"
+    credits: Name = "standard"
+
+
 class CapacitySettings(Part):
     """What one worker does within the targets, and what becomes of a configuration that sells more than there is."""
 
@@ -36,15 +70,3 @@ class CapacitySettings(Part):
     usable_ratio: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.75
     spare_workers: Annotated[int, Field(ge=0, le=1000)] = 1
     oversold: Literal["warn", "refuse"] = "warn"
-
-
-def check_state(state: str) -> str:
-    """``memory``, or where the shared store is; raises ValueError with the cure."""
-    if state == "memory":
-        return state
-    parts = urlsplit(state)
-    if parts.scheme not in ("redis", "rediss") or not parts.hostname or re.fullmatch(r"/?\d*", parts.path) is None:
-        raise ValueError("must be memory, redis://HOST:PORT/DB or, with TLS, rediss://HOST:PORT/DB")
-    if parts.password is not None or parts.query:
-        raise ValueError("must not carry a password or options: the password belongs in SLUICE_REDIS_PASSWORD")
-    return state

@@ -75,6 +75,10 @@ class BurnRates:
         bad, valid = self._find_increase(objective, window_s)
         return bad / valid / objective.budget_ratio if valid > 0 else None
 
+    def count_bad(self, objective: Objective, window_s: int) -> float:
+        """Bad events over the last ``window_s``."""
+        return self._find_increase(objective, window_s)[0]
+
     def find_budget_left(self, objective: Objective) -> float | None:
         """Share of the period's budget that is left, below zero if it is overspent; ``None`` if nothing happened."""
         bad, valid = self._find_increase(objective, self._plan.period_s)

@@ -7,11 +7,14 @@ from typing import Protocol
 from service.domain.condition import Condition
 from service.domain.units import WorkerId
 from service.flow.quota import Passage
-from service.flow.stats import FlowStats
+from service.flow.stats import DemandStats, FlowStats
+from service.telemetry.kinds import Family, Metric
 from service.telemetry.labels import STORE_CALL_KINDS, WorkerPhase, phase_of
 from service.telemetry.metrics import (
     BODY_BYTES,
     BROWNOUT_LEVEL,
+    CEILING,
+    CLAIM_PERMITS,
     CONNECTIONS,
     DISCOVERY_AGE,
     DISCOVERY_FAILURES,
@@ -27,18 +30,23 @@ from service.telemetry.metrics import (
     LEDGER_SPOOL_BYTES_MAX,
     LEDGER_WAITING,
     MAINTENANCE,
+    OFFERED_WORK,
+    PERMITS,
     PERMITS_HELD,
     QUEUED_REQUESTS,
     QUEUED_TOKENS,
+    QUEUED_WORK,
     QUOTA_ACCOUNTS,
     QUOTA_DECISIONS,
+    REPLICAS,
+    REPLICAS_SILENT,
     STORE_AWAY,
     STORE_CALLS,
     WORKER_HEALTHY,
+    WORKER_KV,
     WORKER_LOAD_AGE,
+    WORKER_PERMITS,
     WORKERS,
-    Family,
-    Metric,
 )
 
 
@@ -92,6 +100,9 @@ class Snapshot:
     maintenance: bool = False
     record: RecordFigures | None = None
     discovery: Discovered | None = None
+    ceilings: Mapping[str, float] = field(default_factory=dict)
+    demand: DemandStats | None = None
+    kv_ratios: Mapping[WorkerId, float | None] = field(default_factory=dict)
     quotas: QuotaFigures | None = None
 
 
@@ -103,9 +114,15 @@ def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
     yield _single(PERMITS_HELD, flow.in_flight)
     yield _single(DRAINING, int(flow.draining))
     yield Family(IN_FLIGHT, [((worker.worker_id,), worker.in_flight) for worker in flow.workers])
+    yield Family(WORKER_PERMITS, [((worker.worker_id,), worker.permits) for worker in flow.workers])
+    yield _single(REPLICAS, flow.replicas)
+    yield _single(REPLICAS_SILENT, None if flow.alone is None else int(flow.alone))
     yield Family(WORKER_HEALTHY, [((worker.worker_id,), int(worker.healthy)) for worker in flow.workers])
     ages = [(worker.worker_id, snapshot.load_ages_s.get(worker.worker_id)) for worker in flow.workers]
     yield Family(WORKER_LOAD_AGE, [((worker_id,), age_s) for worker_id, age_s in ages if age_s is not None])
+    kv = [(worker.worker_id, snapshot.kv_ratios.get(worker.worker_id)) for worker in flow.workers]
+    yield Family(WORKER_KV, [((worker_id,), ratio) for worker_id, ratio in kv if ratio is not None])
+    yield from _read_demand(snapshot.demand)
     phases = dict.fromkeys(WorkerPhase, 0)
     for worker in flow.workers:
         phases[phase_of(worker)] += 1
@@ -113,6 +130,7 @@ def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
     yield _single(BODY_BYTES, snapshot.body_bytes_in_flight)
     yield _single(CONNECTIONS, snapshot.connections)
     yield _single(BROWNOUT_LEVEL, snapshot.brownout_level)
+    yield Family(CEILING, [((band,), ceiling) for band, ceiling in snapshot.ceilings.items()])
     yield _single(MAINTENANCE, int(snapshot.maintenance))
     yield _single(JOURNAL_DROPPED, snapshot.journal_dropped)
     yield from _read_quotas(snapshot.quotas)
@@ -143,6 +161,14 @@ def _read_quotas(quotas: QuotaFigures | None) -> Iterator[Family]:
     yield Family(STORE_CALLS, [((call, condition.value), calls.get((call, condition), 0)) for call, condition in kinds])
     yield _single(STORE_AWAY, None if away is None else int(away))
     yield _single(GATEWAYS, None if quotas is None else quotas.gateways)
+
+
+def _read_demand(demand: DemandStats | None) -> Iterator[Family]:
+    claims = () if demand is None else demand.claims
+    yield Family(OFFERED_WORK, [((one.claim.value,), one.offered_work_s) for one in claims])
+    yield Family(QUEUED_WORK, [((one.claim.value,), one.queued_work_s) for one in claims])
+    yield Family(CLAIM_PERMITS, [((one.claim.value,), one.permits_held) for one in claims])
+    yield _single(PERMITS, None if demand is None else demand.permits)
 
 
 def _single(metric: Metric, value: float | None) -> Family:

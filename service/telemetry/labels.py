@@ -22,8 +22,8 @@ KINDS = (*GENERATING_KINDS, "messages_count_tokens", "embeddings", "tokenize", "
 OTHER_KIND = "other"
 """A route that this room was not told of. Its series appears only if that happens."""
 
-STORE_CALL_KINDS = ("count", "exchange", "directory")
-"""What the shared store is asked: how many gateways there are, leases of quota, tenants and keys."""
+STORE_CALL_KINDS = ("count", "exchange", "directory", "load")
+"""What the shared store is asked: how many gateways there are, leases of quota, tenants and keys, load."""
 
 _RESPONSE_KINDS = ("responses", STORED_KIND)
 
@@ -47,6 +47,8 @@ class WorkerPhase(Enum):
     READY = "ready"
     RESTING = "resting"
     DRAINING = "draining"
+    STARTING = "starting"
+    """It has never been healthy yet."""
     UNHEALTHY = "unhealthy"
     LEAVING = "leaving"
     """No longer listed, but still busy with requests."""
@@ -57,7 +59,7 @@ def phase_of(worker: WorkerStats) -> WorkerPhase:
     if not worker.listed:
         return WorkerPhase.LEAVING
     if not worker.healthy:
-        return WorkerPhase.UNHEALTHY
+        return WorkerPhase.STARTING if worker.starting else WorkerPhase.UNHEALTHY
     if worker.draining:
         return WorkerPhase.DRAINING
     return WorkerPhase.RESTING if worker.resting else WorkerPhase.READY

@@ -1,75 +1,8 @@
 """Declares every metric of the service: the one place where names, units, labels and buckets are written."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import NamedTuple
+from service.telemetry.kinds import Declared, Metric
 
-from service.telemetry.histogram import Histogram
-
-
-class Kind(Enum):
-    """What Prometheus takes a metric for."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-    INFO = "info"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric. ``name`` is the name as scraped, without the suffixes of a histogram; ``unit`` is part of it.
-
-    ``edges`` are a histogram's base buckets in seconds, ``why`` the reason for them; which thresholds of the configured
-    tiers become edges too is said in :data:`TIER_EDGES`.
-    """
-
-    name: str
-    kind: Kind
-    unit: str
-    help: str
-    labels: tuple[str, ...] = ()
-    edges: tuple[float, ...] = ()
-    why: str = ""
-
-
-class Family(NamedTuple):
-    """One metric with all its present values, each under its label values."""
-
-    metric: Metric
-    values: Sequence[tuple[tuple[str, ...], float]]
-
-
-class Distributions(NamedTuple):
-    """One histogram metric with all its series, each under its label values."""
-
-    metric: Metric
-    series: Sequence[tuple[tuple[str, ...], Histogram]]
-
-
-@dataclass(slots=True)
-class _Declared:
-    metrics: list[Metric] = field(default_factory=list)
-
-    def counter(self, name: str, unit: str, text: str, *labels: str) -> Metric:
-        return self._add(Metric(name, Kind.COUNTER, unit, text, labels))
-
-    def gauge(self, name: str, unit: str, text: str, *labels: str) -> Metric:
-        return self._add(Metric(name, Kind.GAUGE, unit, text, labels))
-
-    def histogram(self, name: str, text: str, why: str, edges: tuple[float, ...], *labels: str) -> Metric:
-        return self._add(Metric(name, Kind.HISTOGRAM, "seconds", text, labels, edges, why))
-
-    def info(self, name: str, text: str, *labels: str) -> Metric:
-        return self._add(Metric(name, Kind.INFO, "", text, labels))
-
-    def _add(self, metric: Metric) -> Metric:
-        self.metrics.append(metric)
-        return metric
-
-
-_declare = _Declared()
+_declare = Declared()
 
 # ---------------------------------------------------------------- requests, settled once each
 
@@ -138,6 +71,11 @@ SLO_EVENTS = _declare.counter(
     "Requests as objectives count them: each once by availability, by the others where they apply to it.",
     "tier", "model", "slo", "result",
 )  # fmt: skip
+SLO_MISSES = _declare.counter(
+    "sluice_slo_misses_total", "requests",
+    "Requests that missed anything promised, by what it was for want of; only capacity is bought with workers.",
+    "tier", "cause",
+)  # fmt: skip
 BURN_RATE = _declare.gauge(
     "sluice_slo_burn_rate", "",
     "How many times as fast as it may this gateway alone spends an error budget, over one window; absent where nothing "
@@ -182,6 +120,20 @@ DRAINING = _declare.gauge("sluice_draining", "", "1 while this gateway goes away
 IN_FLIGHT = _declare.gauge(
     "sluice_in_flight_requests", "requests", "Permits held on one worker, until the last byte or the abort.", "worker"
 )  # fmt: skip
+WORKER_PERMITS = _declare.gauge(
+    "sluice_worker_permits", "",
+    "Requests that this gateway may have on one worker: its share, where several gateways serve the same workers.",
+    "worker",
+)  # fmt: skip
+REPLICAS = _declare.gauge(
+    "sluice_replicas", "",
+    "Gateways known to serve the same workers, this one among them; absent where workers are not shared.",
+)  # fmt: skip
+REPLICAS_SILENT = _declare.gauge(
+    "sluice_replicas_silent", "",
+    "1 while the other gateways cannot be asked and this one goes on with an equal share, else 0; "
+    "absent where workers are not shared.",
+)  # fmt: skip
 WORKER_HEALTHY = _declare.gauge(
     "sluice_worker_healthy", "", "1 if the worker is judged healthy, else 0.", "worker"
 )  # fmt: skip
@@ -191,6 +143,21 @@ WORKER_LOAD_AGE = _declare.gauge(
     "worker",
 )  # fmt: skip
 WORKERS = _declare.gauge("sluice_workers", "workers", "Workers by what they are good for, each in one state.", "state")
+OFFERED_WORK = _declare.counter(
+    "sluice_offered_work_seconds_total", "seconds",
+    "Worker-seconds of work that arrived, refused work among it; its rate is demand in workers.",
+    "claim",
+)  # fmt: skip
+QUEUED_WORK = _declare.gauge(
+    "sluice_queued_work_seconds", "seconds", "Worker-seconds of work that waits in the queue.", "claim"
+)  # fmt: skip
+CLAIM_PERMITS = _declare.gauge(
+    "sluice_claim_permits_held", "", "Permits held, by what their requests may claim.", "claim"
+)  # fmt: skip
+PERMITS = _declare.gauge("sluice_permits", "", "Permits of all usable workers together; 0 when no worker is usable.")
+WORKER_KV = _declare.gauge(
+    "sluice_worker_kv_ratio", "ratio", "Share of a worker's KV cache in use; absent while it does not say.", "worker"
+)  # fmt: skip
 DISCOVERY_AGE = _declare.gauge(
     "sluice_discovery_age_seconds", "seconds",
     "Age of the last confirmation of the list of workers; absent before the first, and where the list is in the file.",
@@ -205,6 +172,9 @@ DISCOVERY_MISSED = _declare.counter(
 )  # fmt: skip
 BROWNOUT_LEVEL = _declare.gauge(
     "sluice_brownout_level", "", "Level of brownout that an operator has forced, 0 (none) to 3."
+)  # fmt: skip
+CEILING = _declare.gauge(
+    "sluice_ceiling_ratio", "ratio", "Share of a worker's permits left to a band that budgets hold back.", "band"
 )  # fmt: skip
 JOURNAL_DROPPED = _declare.counter(
     "sluice_journal_dropped_total", "events",

@@ -49,7 +49,9 @@ def build_exposition(recorder=None, lag=None, snapshot=None):
     """An exposition with little in it."""
     state = snapshot or Snapshot(NOTHING)
     budgets = Budgets(TIERS, "model", 0.0)
-    return Exposition(recorder or Recorder(TIERS), lag or LoopLag(), lambda: state, "0.1.0", budgets.families)
+    return Exposition(
+        recorder or Recorder(TIERS), lag or LoopLag(), lambda: state, "0.1.0", budgets.families, budgets.misses
+    )
 
 
 def build_workers(count):

@@ -186,28 +186,6 @@ def test_what_operators_see_has_no_hash():
     ]
 
 
-def test_a_contract_reaches_its_tenant_and_its_worker_seconds_the_core():
-    contract = {"requests_per_minute": 600, "tokens_per_minute": 400_000, "concurrency": 64, "tokens_per_month": 10**12,
-                "worker_seconds_rate": 1.5, "worker_seconds_burst": 30, "stream_continuation": False}  # fmt: skip
-    plan = plan_of(
-        tenants=[
-            {"id": "acme", "tier": "flex", "keys": [{"hash": HASH, "prefix": "sk-sluice-abcd"}],
-             "contract": contract, "excess": "run", "credits": "standard"},
-            {"id": "free", "tier": "flex"},
-        ]
-    )  # fmt: skip
-    ((_, tenant, _),) = plan.keys
-    assert tenant.contract == Contract(
-        600, 400_000, 64, 10**12, Allowance(1.5, 30), Excess.RUN, "standard", continuation=False
-    )
-    assert plan.flow.contracts == {"acme": Allowance(1.5, 30)}
-
-
-def test_rate_and_burst_of_worker_seconds_go_together():
-    with pytest.raises(SettingsRefusedError, match="go together"):
-        plan_of(tenants=[{"id": "acme", "tier": "flex", "contract": {"worker_seconds_rate": 1.0}}])
-
-
 def test_maintenance_and_the_prober_reach_the_gateway():
     plan = plan_of(
         maintenance=[
@@ -242,3 +220,25 @@ def test_a_window_without_end_zone_or_reason_is_refused(written, fault):
     text = yaml.safe_dump(GOOD) + f"maintenance:\n  - {written}\n"
     with pytest.raises(SettingsRefusedError, match=re.escape(fault)):
         load_settings(text, {})
+
+
+def test_a_contract_reaches_its_tenant_and_its_worker_seconds_the_core():
+    contract = {"requests_per_minute": 600, "tokens_per_minute": 400_000, "concurrency": 64, "tokens_per_month": 10**12,
+                "worker_seconds_rate": 1.5, "worker_seconds_burst": 30, "stream_continuation": False}  # fmt: skip
+    plan = plan_of(
+        tenants=[
+            {"id": "acme", "tier": "flex", "keys": [{"hash": HASH, "prefix": "sk-sluice-abcd"}],
+             "contract": contract, "excess": "run", "credits": "standard"},
+            {"id": "free", "tier": "flex"},
+        ]
+    )  # fmt: skip
+    ((_, tenant, _),) = plan.keys
+    assert tenant.contract == Contract(
+        600, 400_000, 64, 10**12, Allowance(1.5, 30), Excess.RUN, "standard", continuation=False
+    )
+    assert plan.flow.contracts == {"acme": Allowance(1.5, 30)}
+
+
+def test_rate_and_burst_of_worker_seconds_go_together():
+    with pytest.raises(SettingsRefusedError, match="go together"):
+        plan_of(tenants=[{"id": "acme", "tier": "flex", "contract": {"worker_seconds_rate": 1.0}}])

@@ -110,3 +110,30 @@ def test_three_failures_burn_and_another_promise_may_not():
     budgets.reconfigure([Tier("gold", 0, best_effort=True), *TIERS])
     assert budgets.describe() == []
     assert THIRTY_DAYS.windows_s[0] == 300
+
+
+def test_misses_are_counted_by_cause_and_exist_from_the_start():
+    events = SloEvents(["gold"], "model")
+    (family,) = events.misses()
+    assert all(count == 0 for _, count in family.values)
+    for outcome in (Outcome.EXPIRED, Outcome.STREAM_BROKEN):
+        settle(events, build_settlement(outcome=outcome))
+    settle(events, build_stream())
+    (family,) = events.misses()
+    counts = {cause: count for (tier, cause), count in family.values if tier == "gold"}
+    assert (counts["capacity"], counts["worker"], counts["deploy"]) == (1, 1, 0)
+
+
+def test_only_misses_for_want_of_capacity_strain_and_a_few_are_chance():
+    budgets = Budgets([GOLD, Tier("flex", 1, best_effort=True)], "m", 0.0)
+    for outcome, count_ in ((Outcome.COMPLETED, 90), (Outcome.STREAM_BROKEN, 10), (Outcome.EXPIRED, 2)):
+        for _ in range(count_):
+            settlement = build_stream() if outcome is Outcome.COMPLETED else build_settlement(outcome=outcome)
+            settle(budgets.events, settlement)
+    budgets.observe(10.0)
+    assert budgets.strains() == ()
+    settle(budgets.events, build_settlement(outcome=Outcome.EXPIRED))
+    budgets.observe(20.0)
+    (strain,) = budgets.strains()
+    assert strain.tier == "gold"
+    assert strain.short == strain.long == pytest.approx(3 / 103 / 0.01)
