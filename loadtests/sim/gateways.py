@@ -54,7 +54,6 @@ CASES = (
     Case("four, store away for 30 s", 4, Exchange(dark=DARK)),
     Case("four, one cut off for 30 s", 4, Exchange(dark=DARK, cut_off=(0,))),
     Case("four that do not share", 4, Exchange(shared=False)),
-    Case("sixteen that do not share", 16, Exchange(shared=False)),
 )
 
 
