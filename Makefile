@@ -13,7 +13,7 @@ else
 READY :=
 endif
 
-.PHONY: help run test lint bench-overhead bench-overload bench-calibrate sim bench-streams bench-slow-readers bench-aiperf clean
+.PHONY: help run test lint bench-overhead bench-overload bench-calibrate sim drill bench-quotas bench-streams bench-slow-readers bench-aiperf bench-rolling clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -22,12 +22,12 @@ run: $(READY) ## Start two workers and a gateway on loopback (ENGINE=emulated|vl
 	@exec $(PYTHON) -m service up
 
 test: $(READY) ## Install what tests need, then run the gates and all tests (CI=true: a missing part is a failure)
-	@deploy/test-parts.sh
+	@PYTHON=$(PYTHON) deploy/test-parts.sh
 	@$(MAKE) --no-print-directory lint PYTHON=$(PYTHON)
 	@$(PYTHON) -m coverage erase
 	@$(PYTHON) -m pytest --cov --cov-report=
 	@$(PYTHON) -m coverage report --fail-under=90
-	@$(PYTHON) -m coverage report --include='service/domain/*,service/flow/*' --fail-under=100
+	@$(PYTHON) -m coverage report --include='service/domain/*,service/flow/*,service/slo/*' --fail-under=100
 	@$(PYTHON) -m pytest -q tests/unit/telemetry/test_cost.py # skipped above: a tracer is paid for with every line
 
 lint: $(READY) ## ruff, mypy and the import rules
@@ -50,6 +50,13 @@ bench-calibrate: $(READY) ## Is the emulator honest? Fits it to a real vLLM on t
 sim: $(READY) ## Simulate the shipped policy beside others under a virtual clock (OPTIONS='uniform --quick'; OPTIONS=--list)
 	@$(PYTHON) -m loadtests.sim.run $(OPTIONS)
 
+drill: $(READY) ## Alarm drill: real Prometheus and Alertmanager, an outage, who is called when (two minutes)
+	@deploy/test-parts.sh
+	@$(PYTHON) -m loadtests.live.drill $(OPTIONS)
+
+bench-quotas: $(READY) ## What passes of a quota over four gateways, with and without Redis; 100,000 tenants (OPTIONS=--quick)
+	@$(PYTHON) -m loadtests.live.quotas $(OPTIONS)
+
 bench-streams: $(READY) ## Thousands of streams held open
 	@$(PYTHON) -m loadtests.live.streams
 
@@ -58,6 +65,18 @@ bench-slow-readers: $(READY) ## What clients that do not read cost the gateway (
 
 bench-aiperf: $(READY) ## 200 requests of NVIDIA's aiperf to a service of its own (installs it, minutes the first time)
 	@$(PYTHON) -m loadtests.live.aiperf_run $(OPTIONS)
+
+bench-rolling: $(READY) ## Restart three gateways and two workers under load behind Envoy; nobody may notice (minutes; OPTIONS=--quick)
+	@$(PYTHON) -m loadtests.live.rolling $(OPTIONS)
+
+.PHONY: chart image
+chart: $(READY) ## Render the chart with both Helms, hold it to strict schemas, read it and the Dockerfiles with linters
+	@PYTHON=$(PYTHON) deploy/test-parts.sh
+	@SLUICE_CHECKOV=1 $(PYTHON) -m pytest -q tests/chart
+
+image: $(READY) ## Build the images twice with buildah on plain Debian and run them read-only (root on Debian; minutes)
+	@deploy/image-parts.sh
+	@SLUICE_IMAGE=1 $(PYTHON) -m pytest -q -s -p no:randomly tests/chart/test_image.py
 
 clean: ## Remove the environment and what was written while running
 	rm -rf $(VENV) var

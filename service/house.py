@@ -8,14 +8,12 @@ import functools
 import hashlib
 import logging
 import random
-import ssl
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
 from service.domain.event import DrainBegan
 from service.domain.units import WorkerId
-from service.flow.config import Reconfigured
 from service.flow.controller import FlowController
 from service.gateway.app import Guard, build_rest
 from service.gateway.corridor import Corridor
@@ -24,8 +22,10 @@ from service.gateway.directory import Directory
 from service.gateway.doors import Doors
 from service.gateway.exchange import ByteBudget
 from service.gateway.server import build_protocol_factory
-from service.neighbours import Neighbours
-from service.runtime.account import Accounts
+from service.neighbours import Neighbours, read_quota_figures
+from service.papers import Papers, Reread
+from service.record import open_record
+from service.runtime.account import Accountant, Accounts
 from service.runtime.beat import Beat
 from service.runtime.clock import MonotonicClock
 from service.runtime.decisions import DecisionLog
@@ -36,34 +36,35 @@ from service.runtime.journal import JournalHeader
 from service.runtime.journey import Road
 from service.runtime.outbox import Outbox
 from service.runtime.ports import Observer
+from service.runtime.pressure import Pressure
 from service.runtime.quota import Quotas
 from service.runtime.recording import open_journal
 from service.runtime.turnstile import Turnstile
 from service.settings.build import Plan
-from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes, keep_started
-from service.settings.fault import SettingsRefusedError
 from service.settings.release import read_version
-from service.settings.tls import Certificates, build_tls_context
+from service.settings.tls import Certificates
+from service.telemetry.budget import Budgets
 from service.telemetry.exposition import Exposition
-from service.telemetry.gauges import Snapshot
+from service.telemetry.gauges import Discovered, Snapshot
 from service.telemetry.lag import LoopLag
-from service.telemetry.logs import RequestLog, set_level
+from service.telemetry.logs import RequestLog
 from service.telemetry.recorder import Recorder
-from service.workers.discovery import StaticDiscovery, build_discovery
+from service.workers.deletion_cost import DeletionCosts
+from service.workers.discovery import StaticDiscovery
 from service.workers.monitor import Monitor
 from service.workers.pool import WorkerPool
 from service.workers.probe import build_client_factory
 from service.workers.roster import PoolRoster
+from service.workers.sources import build_discovery
 from service.workers.suspicion import Suspicion
 
 _log = logging.getLogger("sluice.main")
 
 _SWEEP_REQUESTS_S, _SWEEP_CONNECTIONS_S, _FLUSH_JOURNAL_S = 0.25, 1.0, 1.0
+_READ_BUDGETS_S = 2.0
 
-Reread = Callable[[], Plan]
 
-
-class House:
+class House(Papers):
     """One gateway, built and wired, on the running loop."""
 
     def __init__(self, plan: Plan, reread: Reread, descriptors: int, seed: int) -> None:
@@ -76,12 +77,14 @@ class House:
         outbox, turnstile = Outbox(loop.call_soon), Turnstile(loop.call_soon)
         self._pool = WorkerPool(plan.pool, loop, clock.now, outbox.write, turnstile.enter)
         self._recorder = Recorder(plan.corridor.tiers.values())
+        self._budgets = Budgets(plan.corridor.tiers.values(), plan.corridor.model, clock.now())
         logs = plan.settings.logs
         wall_offset_s = clock.wall() - clock.now()
         self._decisions = DecisionLog(logs.decisions, plan.flow, wall_offset_s)
         self._journal = open_journal(
             logs.journal, logs.journal_max_bytes, JournalHeader(seed, plan.flow, wall_offset_s)
         )
+        self.record = open_record(plan, clock, loop.call_later)
         observers: list[Observer] = [
             self._recorder,
             self._decisions,
@@ -89,30 +92,40 @@ class House:
         ]
         core_chance = random.Random(seed)  # noqa: S311 - its own: a journal is played again from the seed
         self._driver = Driver(FlowController(plan.flow, core_chance), clock, loop, observers)
-        self._brownout_level = 0
+        self.pressure = Pressure(plan.flow, self._configure_core)
         roster = PoolRoster(self._pool, self._driver.submit)
-        self._discovery = build_discovery(plan.dns, plan.workers, loop, clock.now, chance)
+        self._discovery = build_discovery(plan.source, plan.workers, loop, clock.now, chance)
         self.monitor = Monitor(
             plan.monitor, self._discovery, build_client_factory(plan.monitor.probe), self._driver.submit,
             self._pool, roster, clock.now, chance,
         )  # fmt: skip
+        costs = plan.deletion_cost
+        self.costs = None if costs is None else DeletionCosts(costs, self.monitor.status, chance)
         self._request_log = RequestLog(logs.requests)
         self._directory = Directory(clock.wall)
         self._directory.replace(plan.keys, plan.tenants)
         self.neighbours = None if plan.redis is None else Neighbours(
             plan.redis, plan.corridor.model, self._driver, self._directory, clock,
-            lambda: self._corridor.config.tiers, lambda: self._quotas.month, lambda: self._configure_core(self.plan),
+            lambda: self._corridor.config.tiers, lambda: self._quotas.month,
+            lambda: self.pressure.reconfigure(self.plan.flow),
         )  # fmt: skip
         leasing = None if self.neighbours is None else self.neighbours.leasing
         self._quotas = quotas = Quotas(self._driver, clock, loop.call_later, leasing)
-        accounts = Accounts(
-            [quotas, self._recorder, self._request_log, Suspicion(self.monitor.suspect), self._decisions]
-        )
+        accountants: list[Accountant] = [
+            quotas, self._recorder, self._budgets.events, self._request_log, Suspicion(self.monitor.suspect),
+            self._decisions, *([] if self.record is None else [self.record.bookkeeper]),
+        ]  # fmt: skip
+        self._accounts = accounts = Accounts(accountants, plan.corridor.tiers)
+        accounts.wall_offset_s, accounts.maintenance = wall_offset_s, plan.maintenance
         self._opaque = functools.lru_cache(maxsize=4096)(functools.partial(_name_for_clients, plan.corridor.salt))
         road = Road(self._driver, self._pool, accounts, clock, loop.call_later, plan.relay, self._opaque)
         self._corridor = Corridor(road, self._directory, quotas, plan.corridor, plan.cors)
-        self._corridor.tell_aliases(self._decisions.note_alias)
-        self._guard = Guard(build_rest(self._model_cards, lambda: self.desk.ready()), self._directory, plan.cors)
+        self._corridor.lines.note_alias = self._decisions.note_alias
+        if self.record is not None:
+            self._corridor.note_opened = self.record.bookkeeper.open
+        standing = None if self.record is None else self.record.describe_standing
+        rest = build_rest(self._model_cards, lambda: self.desk.ready(), standing)
+        self._guard = Guard(rest, self._directory, plan.cors)
         edge = plan.edge
         connections_max = bound_connections(edge.connections_max, edge.connections_reserve, descriptors)
         if connections_max < edge.connections_max:
@@ -125,20 +138,24 @@ class House:
         self._doors = Doors(state)
         self.drain = Drain(self, clock.now)
         self.desk = Desk(
-            self._driver, self.monitor, self.drain, self, self, roster.set_draining, self._opaque,
+            self._driver, self.monitor, self.drain, self, self, self.pressure, roster.set_draining, self._opaque,
             self._decisions.describe,
         )  # fmt: skip
         self.server: asyncio.Server | None = None
         self.certificates: Certificates | None = None
         self._born_at = int(clock.wall())
         lag = LoopLag()
-        self.exposition = Exposition(self._recorder, lag, self._snapshot, read_version())
+        self.exposition = Exposition(
+            self._recorder, lag, self._snapshot, read_version(), self._budgets.families,
+            self._budgets.misses,
+        )  # fmt: skip
         self.beats: tuple[Beat, ...] = (
             Beat(_SWEEP_REQUESTS_S, self._driver.sweep, loop.call_later, clock.now, lag.observe),
             Beat(_SWEEP_REQUESTS_S, quotas.beat, loop.call_later, clock.now),
             Beat(_SWEEP_REQUESTS_S, self._directory.beat, loop.call_later, clock.now),
             Beat(_SWEEP_CONNECTIONS_S, self._doors.sweep, loop.call_later, clock.now),
             Beat(_SWEEP_CONNECTIONS_S, self._pool.sweep, loop.call_later, clock.now),
+            Beat(_READ_BUDGETS_S, self._read_budgets, loop.call_later, clock.now),
         )
         if self._journal is not None:
             self.beats += (Beat(_FLUSH_JOURNAL_S, self._journal.flush, loop.call_later, clock.now),)
@@ -148,17 +165,34 @@ class House:
         return [self.monitor.run(), *([] if self.neighbours is None else self.neighbours.background())]
 
     def _snapshot(self) -> Snapshot:
-        ages = {status.worker_id: status.load_age_s for status in self.monitor.status()}
+        statuses = self.monitor.status()
+        ages = {status.worker_id: status.load_age_s for status in statuses}
+        kv = {one.worker_id: None if one.load is None else one.load.kv_cache_ratio for one in statuses}
         return Snapshot(
-            self._driver.stats(), ages, self._bodies.taken, self.open_connections(), self._brownout_level,
+            self._driver.stats(), ages, self._bodies.taken, self.open_connections(), self.pressure.brownout_level,
             None if self._journal is None else self._journal.dropped,
+            self._accounts.is_maintained(self._clock.now()),
+            None if self.record is None else self.record.read_figures(),
+            self._describe_discovery(),
+            self.pressure.ceilings(), self._driver.demand(), kv,
+            read_quota_figures(self._quotas, self.neighbours),
         )  # fmt: skip
+
+    def _describe_discovery(self) -> Discovered:
+        status = self.monitor.discovery_status()
+        at = None if isinstance(self._discovery, StaticDiscovery) else status.confirmed_at
+        age_s = None if at is None else self._clock.now() - at
+        return Discovered(age_s, status.failures, status.missed)
 
     def _model_cards(self) -> list[dict[str, Any]]:
         model = self._corridor.config.model
         return [{"id": model, "object": "model", "created": self._born_at, "owned_by": "sluice"}]
 
     # ---------------------------------------------------------------- the way out (runtime.drain.Premises)
+
+    def send_elsewhere(self) -> None:
+        """Keep no connection of a client."""
+        self._doors.send_elsewhere()
 
     def close_doors(self) -> None:
         """Stop listening, close what is idle. From here on only what a client was sending can still come, so the core
@@ -196,76 +230,6 @@ class House:
         self._pool.close()
         if self._journal is not None:
             self._journal.close()
-
-    # ---------------------------------------------------------------- the configuration (gateway.desk.Papers)
-
-    def model(self) -> str:
-        """The model served."""
-        return self._corridor.config.model
-
-    def queue_bounds(self) -> tuple[int, int]:
-        """Requests and tokens that may wait."""
-        return self.plan.flow.queued_requests_max, self.plan.flow.queued_tokens_max
-
-    def tenants(self) -> Sequence[dict[str, Any]]:
-        """Tenants and the beginnings of their keys."""
-        return describe_tenants(self.plan.settings)
-
-    def config(self) -> dict[str, Any]:
-        """The settings in force."""
-        waiting = find_waiting_changes(self._started, self.plan.settings)
-        return {"settings": describe_settings(self.plan.settings), "needs_restart": waiting}
-
-    def brownout_level(self) -> int:
-        """The level an operator has forced; it outlives a reload, and ends with the process."""
-        return self._brownout_level
-
-    def force_brownout(self, level: int) -> None:
-        """Let the core refuse what this level keeps out."""
-        self._brownout_level = level
-        self._configure_core(self.plan)
-
-    def _configure_core(self, plan: Plan) -> None:
-        shedding = replace(plan.flow.shedding, brownout_forced=self._brownout_level)
-        contracts = plan.flow.contracts
-        if self.neighbours is not None:
-            contracts = {**self.neighbours.allowances, **contracts}
-        flow = replace(plan.flow, shedding=shedding, contracts=contracts)
-        self._decisions.note_config(flow, self._clock.now())
-        self._driver.submit(Reconfigured(flow))
-
-    async def reload(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Read the file again, in a thread, and apply what can be applied while running; refused whole if anything is
-        wrong."""
-        try:
-            plan, waiting, tls = await asyncio.to_thread(self._read_again)
-        except SettingsRefusedError as refused:
-            return [str(fault) for fault in refused.faults], []
-        self._apply(plan, tls)
-        return [], waiting
-
-    def _read_again(self) -> tuple[Plan, Sequence[str], ssl.SSLContext | None]:
-        """Everything that takes time: 5,000 tenants are read in some 0.5 s."""
-        plan = self._reread()
-        files = self._started.listen.tls
-        tls = None if files is None else build_tls_context(files.cert, files.key)
-        return plan, find_waiting_changes(self._started, plan.settings), tls
-
-    def _apply(self, plan: Plan, tls: ssl.SSLContext | None) -> None:
-        if self.certificates is not None and tls is not None:
-            self.certificates.replace(tls)
-        running = self._corridor.config
-        corridor = keep_started(plan.corridor, running)
-        self._recorder.reconfigure(corridor.tiers.values())
-        self._configure_core(plan)
-        self._corridor.reconfigure(corridor, plan.cors, plan.relay)
-        self._guard.reconfigure(plan.cors)
-        self._directory.replace(plan.keys, plan.tenants)
-        if isinstance(self._discovery, StaticDiscovery) and plan.dns is None:
-            self._discovery.replace(plan.workers)
-        set_level(plan.settings.logs.level)
-        self._request_log.which = plan.settings.logs.requests
-        self.plan = plan
 
 
 def _name_for_clients(salt: bytes, worker_id: WorkerId) -> bytes:

@@ -17,11 +17,13 @@ from service.runtime.driver import Driver
 from service.runtime.following import Following
 from service.runtime.leasing import Leasing
 from service.runtime.ports import Clock
+from service.runtime.quota import Quotas
 from service.runtime.sharing import LoadSharing
 from service.settings.build import find_allowances
 from service.settings.records import read_records
 from service.store.connect import RedisConfig
 from service.store.hub import Store
+from service.telemetry.gauges import QuotaFigures
 
 _log = logging.getLogger("sluice.store")
 
@@ -30,7 +32,7 @@ _REFUSED_SHOWN = 10
 
 class Neighbours:
     """``pool`` names the workers that all of them serve. ``tiers`` gives the tiers in force, ``month`` the calendar
-    month as accounts know it; ``on_allowances`` hears that guaranteed worker-seconds have changed.
+    month as accounts know it; ``on_allowances`` hears that guaranteed worker-seconds, or who shares them, have changed.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Neighbours:
         self._tiers = tiers
         self._on_allowances = on_allowances
         self.leasing = Leasing(self._store.leases, clock, month)
+        self.leasing.on_count = on_allowances
         self.following = Following(self._store.directory, self._take)
         self.allowances: Mapping[TenantId, Allowance] = {}
 
@@ -66,6 +69,14 @@ class Neighbours:
     async def leave(self) -> None:
         """Tell the others, if they can be told, that this one is gone."""
         await self._store.close()
+
+    def divide(self, written: Mapping[TenantId, Allowance]) -> Mapping[TenantId, Allowance]:
+        """Guaranteed worker-seconds for this gateway: an equal part of those of the store's tenants and of the file's
+        (``written``), which count where both name one. Each gateway counts them for itself: with all of it each, the
+        fleet would guarantee them as many times as there are gateways."""
+        count = self.leasing.replicas
+        whole = {**self.allowances, **written}
+        return {name: Allowance(one.per_second / count, one.burst / count, one.measure) for name, one in whole.items()}
 
     def count_calls(self) -> Counter[tuple[str, Condition]]:
         """Calls so far, by what was asked and how that was answered."""
@@ -84,3 +95,11 @@ class Neighbours:
         if allowances != self.allowances:
             self.allowances = allowances
             self._on_allowances()
+
+
+def read_quota_figures(quotas: Quotas, neighbours: Neighbours | None) -> QuotaFigures:
+    """What is counted of limits and of the store."""
+    if neighbours is None:
+        return QuotaFigures(quotas.accounts, quotas.counts)
+    leasing = neighbours.leasing
+    return QuotaFigures(quotas.accounts, quotas.counts, neighbours.count_calls(), leasing.away, leasing.replicas)

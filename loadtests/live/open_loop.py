@@ -12,7 +12,7 @@ engine's peak. (Little's law, N / mean time, was tried for it: 5 % too high, bec
 one, meet an engine that is not full.)
 
 The run ends when the last counted request has ended or can no longer become good; what is still in flight then is cut.
-A request is never sent twice.
+A request is never sent twice. SIGTERM ends the sending early: what was sent until then is judged as ever.
 
 Trade-offs: one process, one core; good for some thousands of chunks per second. No client here gives up waiting, as
 real ones do: work done too late is the server's to avoid.
@@ -22,10 +22,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import json
 import os
 import random
+import signal
 import sys
 import time
 from collections import deque
@@ -202,6 +204,7 @@ class Generator:
         self._opening: set[asyncio.Task[None]] = set()
         self._on_end: Callable[[], None] = lambda: None
         self._turn = 0
+        self._stopped = asyncio.Event()
         self.open_connections = 0
         self.connections_peak = 0
         self.sightings: list[Sighting] = []
@@ -258,6 +261,15 @@ class Generator:
             self.open_connections -= 1
             connection.close()
 
+    def send_no_more(self) -> None:
+        """Ends an open loop's sending."""
+        self._stopped.set()
+
+    async def _wait(self, length_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(length_s):
+                await self._stopped.wait()
+
     async def run_open(self) -> None:
         """Sends every arrival at its moment, then waits until all counted ones are settled."""
         plan, chance = self._plan, random.Random(self._plan.schedule.seed)  # noqa: S311 - a reproducible load
@@ -270,8 +282,10 @@ class Generator:
         self._zero = time.perf_counter() + _START_DELAY_S + plan.schedule.warm_up_s
         for arrival in arrivals:
             # Again, because uvloop's timers may fire up to a millisecond early.
-            while (wait_s := arrival.at_s - self.now_s()) > 0:  # noqa: ASYNC110 - the moment itself is waited for
-                await asyncio.sleep(wait_s)
+            while (wait_s := arrival.at_s - self.now_s()) > 0 and not self._stopped.is_set():
+                await self._wait(wait_s)
+            if self._stopped.is_set():
+                break
             self.submit(Sighting(arrival.at_s, arrival.shape, arrival.counted), requests.popleft())
         open_ones = [sighting for sighting in self.sightings if sighting.counted]
         while open_ones and self.now_s() < plan.limit_s:
@@ -333,6 +347,7 @@ async def run_plan(plan: Plan) -> dict[str, object]:
     """Runs a plan to its end; the result as JSON."""
     generator, lag = Generator(plan), LagMeter()
     lag_task = asyncio.ensure_future(lag.run())
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, generator.send_no_more)
     began_at, cpu_before_s = time.perf_counter(), time.process_time()
     try:
         await (generator.run_closed() if plan.concurrency else generator.run_open())

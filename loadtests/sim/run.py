@@ -1,6 +1,7 @@
 """Runs scenarios: ``python -m loadtests.sim.run SCENARIO [--arm A,B] [--load 1.2,2] [--seeds N] [--quick]``.
 
-``python -m loadtests.sim.run --all`` runs every scenario with every arm; ``--list`` says what there is.
+``python -m loadtests.sim.run --all`` runs every scenario with every arm; ``--list`` says what there is. ``scaling`` is
+another simulator, of days: see :mod:`loadtests.sim.scaling`.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from loadtests.sim import scaling
 from loadtests.sim.arms import ARMS, Plant
 from loadtests.sim.measure import RunFigures, check_conservation, measure
 from loadtests.sim.report import REPORTS, build_table, write_report
@@ -161,11 +163,17 @@ def run_scenarios(chosen: Sequence[Scenario], args: argparse.Namespace, console:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
-    args = parse(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["scaling"]:
+        return scaling.main(given[1:])
+    args = parse(given)
     console = Console(width=None if sys.stdout.isatty() else 170)
     if args.list:
         for name, scenario in SCENARIOS.items():
             console.print(f"{name:18} {scenario.about}; loads {', '.join(map(str, scenario.loads))}", highlight=False)
+        console.print(
+            "scaling            days of a pool that somebody scales, beside other policies of scaling", highlight=False
+        )
         for name, arm in ARMS.items():
             console.print(f"{name:18} {arm.about}", highlight=False)
         return 0
@@ -182,6 +190,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run_scenarios(chosen, args, console)
     for line in missing:
         console.print(line)
+    if args.all:
+        scaling.main(["--quick"] if args.quick else [])
     return 0 if chosen else 1
 
 

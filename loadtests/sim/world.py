@@ -152,6 +152,10 @@ class World:
             if attempt.worker is not None:
                 attempt.output_tokens = attempt.worker.count_output_tokens(attempt.name)
 
+    def live(self) -> tuple[Attempt, ...]:
+        """Requests that wait or run."""
+        return tuple(self._live.values())
+
     # ---------------------------------------------------------------- clients
 
     def _schedule_next(self) -> None:

@@ -100,9 +100,15 @@ def make_keys() -> dict[str, str]:
 
 
 def write_config(
-    folder: Path, plan: WorkerPlan, worker_ports: list[int], port: int, admin_port: int, keys: Mapping[str, str]
+    folder: Path,
+    plan: WorkerPlan,
+    worker_ports: list[int],
+    port: int,
+    admin_port: int,
+    keys: Mapping[str, str],
+    record_folder: Path,
 ) -> Path:
-    """Write the configuration; only hashes of the keys are in it."""
+    """Write the configuration; only hashes of the keys are in it. Ledger and spool go to ``record_folder``."""
     settings = {
         "model": plan.model,
         "pool": {
@@ -116,6 +122,8 @@ def write_config(
         ],
         "listen": {"host": HOST, "port": port, "admin_host": HOST, "admin_port": admin_port},
         "limits": {"drain_delay_s": 0.0, "grace_s": 30.0},
+        "ledger": f"sqlite:///{record_folder}/ledger.db",
+        "record": {"spool": f"{record_folder}/spool"},
     }  # fmt: skip
     path = folder / "sluice.yaml"
     text = "# Written by 'sluice up' at each start; copy it to begin a configuration of your own.\n"

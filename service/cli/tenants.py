@@ -13,7 +13,7 @@ from service.domain.record import TENANT
 from service.settings.fault import SettingsRefusedError
 from service.settings.load import parse_tree, read_file
 from service.settings.records import write_tenant
-from service.settings.schema import TenantSettings
+from service.settings.sold import TenantSettings
 
 app = typer.Typer(name="tenants", no_args_is_help=True, help="Tenants of the shared store, changed while running.")
 

@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from service.launch.command import WorkerCommand, build_worker_command, format_shell
+from service.launch.command import Seat, WorkerCommand, build_worker_command, format_shell
 from service.launch.cpu_engine import build_cpu_worker_command, locate_cpu_engine, prepare_cpu_engine
 from service.launch.fault import EngineUnavailableError, Fault, LaunchRefusedError
 from service.launch.preflight import Check, Verdict, check_machine, is_ready
@@ -50,6 +50,9 @@ GuessOption = Annotated[int | None, typer.Option("--guessed-tokens", help="Token
 ScheduleOption = Annotated[
     str | None, typer.Option("--schedule", help="K by batch size, as 1-32:7,33-128:3,129-1024:0; or off.")
 ]
+NodesOption = Annotated[int | None, typer.Option("--nodes", min=1, help="Machines one worker spans.")]
+RankOption = Annotated[int | None, typer.Option("--node-rank", min=0, help="Which of them this is; 0 answers.")]
+LeaderOption = Annotated[str | None, typer.Option("--leader", help="Address of the machine of rank 0.")]
 HostOption = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 PortOption = Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")]
 PythonOption = Annotated[
@@ -64,6 +67,9 @@ def plan(
     model: ModelOption = None,
     tensor_parallel: TensorOption = None,
     data_parallel: DataOption = None,
+    nodes: NodesOption = None,
+    node_rank: RankOption = None,
+    leader: LeaderOption = None,
     kv_dtype: KvOption = None,
     context_tokens: ContextOption = None,
     running_requests: RunningOption = None,
@@ -81,6 +87,7 @@ def plan(
     overrides = Overrides(
         model=model,
         tensor_parallel=tensor_parallel,
+        nodes=nodes,
         data_parallel=data_parallel,
         kv_dtype=kv_dtype,
         context_tokens=context_tokens,
@@ -93,7 +100,7 @@ def plan(
         schedule=schedule,
     )
     try:
-        command = _build_command(_build_profile(profile, overrides), host, port, None)
+        command = _build_command(_build_profile(profile, overrides), host, port, None, _seat(node_rank, leader))
     except LaunchRefusedError as refused:
         _refuse(refused.faults)
     if as_json:
@@ -107,6 +114,7 @@ def preflight(
     profile: ProfileOption = "m3.1-flash",
     model: ModelOption = None,
     tensor_parallel: TensorOption = None,
+    nodes: NodesOption = None,
     kv_dtype: KvOption = None,
     context_tokens: ContextOption = None,
     speculation: SpeculationOption = None,
@@ -118,6 +126,7 @@ def preflight(
     overrides = Overrides(
         model=model,
         tensor_parallel=tensor_parallel,
+        nodes=nodes,
         kv_dtype=kv_dtype,
         context_tokens=context_tokens,
         speculation=speculation,
@@ -142,11 +151,15 @@ def run(
     profile: ProfileOption = "m3.1-flash",
     model: ModelOption = None,
     tensor_parallel: TensorOption = None,
+    nodes: NodesOption = None,
+    node_rank: RankOption = None,
+    leader: LeaderOption = None,
     kv_dtype: KvOption = None,
     context_tokens: ContextOption = None,
     running_requests: RunningOption = None,
     speculation: SpeculationOption = None,
     schedule: ScheduleOption = None,
+    shutdown_grace_s: GraceOption = None,
     host: HostOption = "127.0.0.1",
     port: PortOption = 8000,
     engine_python: PythonOption = None,
@@ -156,15 +169,17 @@ def run(
     overrides = Overrides(
         model=model,
         tensor_parallel=tensor_parallel,
+        nodes=nodes,
         kv_dtype=kv_dtype,
         context_tokens=context_tokens,
         running_requests=running_requests,
+        shutdown_grace_s=shutdown_grace_s,
         speculation=speculation,
         schedule=schedule,
     )
     try:
         wanted = _build_profile(profile, overrides)
-        command = _build_command(wanted, host, port, engine_python)
+        command = _build_command(wanted, host, port, engine_python, _seat(node_rank, leader))
         if wanted.device is Device.CPU:
             prepare_cpu_engine(_say, MonotonicClock().now)
     except LaunchRefusedError as refused:
@@ -192,11 +207,17 @@ def _build_profile(name: str, overrides: Overrides) -> WorkerProfile:
     return apply_overrides(shipped, overrides)
 
 
-def _build_command(profile: WorkerProfile, host: str, port: int, engine_python: Path | None) -> WorkerCommand:
+def _seat(rank: int | None, leader: str | None) -> Seat | None:
+    return None if rank is None and leader is None else Seat(-1 if rank is None else rank, leader or "")
+
+
+def _build_command(
+    profile: WorkerProfile, host: str, port: int, engine_python: Path | None, seat: Seat | None
+) -> WorkerCommand:
     if profile.device is Device.CPU:
         return build_cpu_worker_command(locate_cpu_engine(), port, host=host, profile=profile)
     launcher = (str(engine_python.parent / "vllm"),) if engine_python else ("vllm",)
-    return build_worker_command(profile, port=port, host=host, launcher=launcher)
+    return build_worker_command(profile, port=port, host=host, launcher=launcher, seat=seat)
 
 
 def _check(profile: WorkerProfile, engine_python: Path | None) -> tuple[Check, ...]:

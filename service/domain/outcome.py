@@ -26,6 +26,9 @@ class Fault(Enum):
     CAPACITY = "capacity"
     US = "us"
 
+    def __init__(self, label: str) -> None:
+        self.label = label
+
 
 class Outcome(Enum):
     """Every possible ending. There is no "other": matches end in ``assert_never``."""

@@ -6,6 +6,7 @@ cheaper one's promise.
 """
 
 from dataclasses import dataclass
+from enum import Enum
 from math import sqrt
 
 from service.domain.contract import Allowance, Measure
@@ -18,9 +19,29 @@ EXCESS = RANKS_MAX
 BEST_EFFORT = 2 * RANKS_MAX
 
 
+class Claim(Enum):
+    """What traffic of a band may claim, whatever its rank."""
+
+    GUARANTEED = "guaranteed"
+    EXCESS = "excess"
+    BEST_EFFORT = "best_effort"
+
+
+def claim_of(band: int) -> Claim:
+    """What a request of this band may claim."""
+    if band >= BEST_EFFORT:
+        return Claim.BEST_EFFORT
+    return Claim.GUARANTEED if is_guaranteed(band) else Claim.EXCESS
+
+
 def is_guaranteed(band: int) -> bool:
     """Whether traffic of this band is what somebody was promised."""
     return band < EXCESS
+
+
+def is_excess(band: int) -> bool:
+    """Whether traffic of this band is above somebody's contract."""
+    return EXCESS <= band < BEST_EFFORT
 
 
 @dataclass(slots=True)

@@ -46,12 +46,14 @@ class SheddingConfig:
     ``floor_ratio`` of the dispatched work goes to traffic beyond contracts while it waits. At most ``revoked_ratio``
     of the output of the last minute may be thrown away by taking work back. ``brownout_forced`` is the operator's:
     1 refuses best effort, 2 excess too and suspends the floor, 3 the lowest guaranteed rank as well; what waits or runs
-    goes on.
+    goes on. ``ceilings`` say up to which share of a worker's permits traffic of a band may be sent there, so that the
+    rest stays free for dearer bands; a band that is not named has none.
     """
 
     floor_ratio: float = 0.02
     revoked_ratio: float = 0.05
     brownout_forced: int = 0
+    ceilings: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from typing import assert_never
 
 from service.domain.command import Command, Enqueue, Grounds, Refuse, Revoke
 from service.domain.errors import InvariantError
-from service.domain.estimate import Estimate
 from service.domain.event import (
     AttemptFailed,
     DrainBegan,
@@ -26,8 +25,6 @@ from service.domain.event import (
 )
 from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
-from service.domain.replica import ReplicaReport
-from service.domain.request import Request
 from service.domain.units import RequestId, WorkerId
 from service.flow.admission import (
     assess,
@@ -47,16 +44,16 @@ from service.flow.config import FlowConfig, Reconfigured
 from service.flow.dispatch import find_place, pump, send
 from service.flow.failure import outcome_of
 from service.flow.learning import learn_answer, learn_cut, learn_first_token
-from service.flow.replicas import build_report, follow, guess_others
+from service.flow.replicas import follow, guess_others
 from service.flow.retry import RetryBudget
 from service.flow.shedding import WasteBudget, revoke_for
 from service.flow.state import FlowState
-from service.flow.stats import FlowStats, build_stats
+from service.flow.views import FlowViews
 from service.flow.waiting import Waiting
 from service.flow.worker import WorkerState
 
 
-class FlowController:
+class FlowController(FlowViews):
     """The flow core. Not thread-safe: one writer, no re-entry. Rules live beside it, its memory in ``FlowState``."""
 
     def __init__(self, config: FlowConfig, chance: Chance) -> None:
@@ -89,7 +86,7 @@ class FlowController:
                 self._state.draining = True
             case Reconfigured():
                 self._state.config = event.config
-                self._sort_out()
+                self._state.ledger.sort_out(event.config.requests_per_worker)
                 self._pump(None, now)
             case _:
                 self._handle_worker(event, now)
@@ -105,7 +102,7 @@ class FlowController:
                     ledger.forget_cache(worker)
                 guess_others(self._state, worker, event.load, now)
                 worker.observe_load(event.load, self._state.loosest_tpot_s, now)
-                self._sort_out()
+                ledger.sort_out(self._state.config.requests_per_worker)
                 self._pump(worker, now)
                 return
             case WorkerJoined():
@@ -120,7 +117,7 @@ class FlowController:
                 follow(self._state, event, now)
             case _:
                 assert_never(event)
-        self._sort_out()
+        ledger.sort_out(self._state.config.requests_per_worker)
         self._pump(None, now)
 
     def next_wake_at(self) -> float | None:
@@ -131,18 +128,6 @@ class FlowController:
             return None
         deadline_at = room.next_deadline_at()
         return None if deadline_at is None else min(deadline_at, self._state.alarms.next_at())
-
-    def stats(self, now: float) -> FlowStats:
-        """Snapshot of queue, permits and workers; O(workers)."""
-        return build_stats(self._state, now)
-
-    def report(self, now: float) -> ReplicaReport | None:
-        """What other gateways should know; ``None`` before the first ``ReportDue``. O(workers)."""
-        return build_report(self._state, now)
-
-    def foresee(self, request: Request, level: float) -> Estimate:
-        """What ``request`` will take at most, with so much certainty; asking changes nothing."""
-        return self._state.estimator.foresee(request, level)
 
     # ---------------------------------------------------------------- requests
 
@@ -155,7 +140,7 @@ class FlowController:
             self._refuse(request.request_id, Outcome.DRAINING, 1.0)
             return
         entry = assess(state, request, now)
-        state.offered.observe(entry.band, entry.hold_s, now)
+        state.offered.observe(entry.band, entry.hold_s, entry.work_s, now)
         outcome = find_bar(state, entry, now)
         if outcome is None and (entry.choosy or state.room.is_dearest(entry.band)):
             place = find_place(state, entry, None, now)
@@ -260,7 +245,7 @@ class FlowController:
         worker = self._state.ledger.worker(event.worker_id)
         worker.healthy = event.healthy and worker.listed
         if event.healthy:
-            worker.breaker = BreakerState()
+            worker.breaker, worker.known = BreakerState(), True
             return
         taken_back = self._state.ledger.take_all_back(worker)
         self._out += [Revoke(request_id, Outcome.STREAM_BROKEN) for request_id in taken_back]
@@ -289,9 +274,6 @@ class FlowController:
         if outcome.retryable:
             retry_after_s = compute_retry_after_s(wait_s, state.config.retry_after_max_s, state.chance.random(), told)
         self._out.append(Refuse(request_id, outcome, retry_after_s, grounds))
-
-    def _sort_out(self) -> None:
-        self._state.ledger.sort_out(self._state.config.requests_per_worker)
 
     def _note_rest(self, worker: WorkerState, now: float) -> None:
         if not self._state.room.size:

@@ -62,6 +62,9 @@ def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> f
     """When the first token would come from ``worker``, in seconds; ``None`` if it is no place for ``entry`` now."""
     if not has_permit(state, worker, now):
         return None
+    for band, ceiling in state.config.shedding.ceilings:
+        if band == entry.band and len(worker.held) >= worker.permits * ceiling:
+            return None
     guaranteed = is_guaranteed(entry.band)
     stale_s = 0.0 if worker.load is None else worker.find_stale_s(now)
     if stale_s and not guaranteed:

@@ -1,4 +1,5 @@
-"""Measures the work that arrives, by band, so that a queue knows how much of the pool dearer traffic will take."""
+"""Measures the work that arrives, by band, so that a queue knows how much of the pool dearer traffic will take, and
+whoever decides about workers how many it takes."""
 
 from math import exp
 
@@ -13,18 +14,22 @@ class OfferedWork:
     A guess between following a burst and not being thrown by one; the simulator's burst scenarios measure it.
     """
 
-    __slots__ = ("_at", "_fresh", "_rates")
+    __slots__ = ("_at", "_fresh", "_rates", "work_s")
 
     def __init__(self) -> None:
         self._rates: dict[int, float] = {}
         self._fresh: dict[int, float] = {}
         self._at = 0.0
+        self.work_s: dict[int, float] = {}
+        """Worker-seconds offered so far, by band; what was refused is in it."""
 
-    def observe(self, band: int, hold_s: float, now: float) -> None:
-        """A request of this band arrived. What came within ``_GRAIN_S`` is added up and decays together."""
+    def observe(self, band: int, hold_s: float, work_s: float, now: float) -> None:
+        """A request of this band arrived, which will hold a permit for ``hold_s`` and costs ``work_s`` worker-seconds.
+        What came within ``_GRAIN_S`` is added up and decays together."""
         if now - self._at > _GRAIN_S:
             self._fold(now)
         self._fresh[band] = self._fresh.get(band, 0.0) + hold_s
+        self.work_s[band] = self.work_s.get(band, 0.0) + work_s
 
     def rate_above(self, band: int, now: float) -> float:
         """Permit-seconds per second offered in dearer bands than this one; O(bands)."""

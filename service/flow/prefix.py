@@ -9,7 +9,7 @@ comes from the cache is learned for each worker (``CacheTrust``), so on a worker
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 MARKS_MAX = 100_000
 """About 15 MB. At some eight marks a prompt these are 12,000 prompts, more than the caches of a few workers hold."""
@@ -70,6 +70,10 @@ class SessionTable:
     def find(self, session: str) -> int | None:
         """The cache's number; ``None`` for a session never seen."""
         return self._homes.get(session)
+
+    def caches(self) -> Iterable[int]:
+        """The cache of each session."""
+        return self._homes.values()
 
     def remember(self, session: str, cache: int) -> None:
         """The session is served there from here on."""

@@ -2,7 +2,7 @@
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from service.domain.errors import InvariantError
 from service.domain.units import RequestId, WorkerId
@@ -82,6 +82,10 @@ class WaitingRoom:
             self._deadlines = [(left.give_up_at, left.sequence, name) for name, left in self._entries.items()]
             heapq.heapify(self._deadlines)
         return entry
+
+    def entries(self) -> Iterable[Waiting]:
+        """All that wait, in no order."""
+        return self._entries.values()
 
     def band(self, band: int) -> BandQueue:
         """The queue of one band."""

@@ -40,6 +40,8 @@ class WorkerState:
 
     worker_id: WorkerId
     healthy: bool = False
+    known: bool = False
+    """It has been healthy at least once; before that it starts."""
     draining: bool = False
     listed: bool = True
     held: dict[RequestId, None] = field(default_factory=dict)

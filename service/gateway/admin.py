@@ -55,6 +55,10 @@ class Operations(Protocol):
         """Refuse what a level of brownout keeps out, until another level is set."""
         ...
 
+    def restrain(self, on: bool) -> Json:
+        """Let burning budgets hold traffic back, or not; whom they hold back."""
+        ...
+
     def drain_status(self) -> Json:
         """How far the gateway has left."""
         ...
@@ -65,6 +69,10 @@ class Operations(Protocol):
 
     def drain_worker(self, worker_id: str, draining: bool) -> bool:
         """Give a worker no new work, or give it work again; ``False`` if there is no such worker."""
+        ...
+
+    def let_worker_go(self) -> str | None:
+        """Drain the worker whose going is felt least; its id, or ``None`` if none may go."""
         ...
 
     async def reload(self) -> tuple[Sequence[str], Sequence[str]]:
@@ -179,9 +187,23 @@ def _add_actions(app: FastAPI, operations: Operations) -> None:
         operations.force_brownout(level)
         return JSONResponse({"brownout_level": level})
 
+    @app.post("/admin/v1/restraint")
+    async def restraint(request: Request) -> Response:
+        on = _read_member(await request.body(), "on")
+        if not isinstance(on, bool):
+            return JSONResponse(_error('Send {"on": true} or {"on": false}.'), 422)
+        return JSONResponse(operations.restrain(on))
+
     @app.post("/admin/v1/workers/{worker_id}/drain")
     async def drain_worker(worker_id: str) -> Response:
         return _set_draining(operations, worker_id, draining=True)
+
+    @app.post("/admin/v1/workers/leave")
+    async def let_worker_go() -> Response:
+        worker_id = operations.let_worker_go()
+        if worker_id is None:
+            return JSONResponse(_error("No worker may go: only one is left that serves, or all others drain."), 409)
+        return JSONResponse({"worker": worker_id, "draining": True})
 
     @app.post("/admin/v1/workers/{worker_id}/undrain")
     async def undrain_worker(worker_id: str) -> Response:
@@ -196,14 +218,17 @@ def _add_actions(app: FastAPI, operations: Operations) -> None:
 
 
 def _read_level(body: bytes) -> int | None:
+    level = _read_member(body, "level")
+    return level if type(level) is int and 0 <= level <= 3 else None
+
+
+def _read_member(body: bytes, name: str) -> object:
+    """The one member of an object that has no other; ``None`` for anything else."""
     try:
         given = json.loads(body)
     except ValueError:
         return None
-    if not isinstance(given, dict) or set(given) != {"level"}:
-        return None
-    level = given["level"]
-    return level if type(level) is int and 0 <= level <= 3 else None
+    return given[name] if isinstance(given, dict) and set(given) == {name} else None
 
 
 def _set_draining(operations: Operations, worker_id: str, draining: bool) -> Response:

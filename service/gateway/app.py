@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from service.domain.outcome import Outcome
+from service.domain.tenant import Tenant
 from service.gateway.auth import read_key
 from service.gateway.cors import CorsPolicy
 from service.gateway.headers import is_sane_id
@@ -111,8 +112,17 @@ def _with_headers(send: Send, lines: bytes) -> Send:
     return send_with_headers
 
 
-def build_rest(model_cards: Callable[[], list[dict[str, Any]]], ready: Callable[[], str | None]) -> FastAPI:
-    """Everything that is not inference. ``ready`` gives the reason why no traffic should come, or ``None``."""
+Standing = Callable[[Tenant], Awaitable[dict[str, Any] | None]]
+"""What a tenant was promised and what became of it this month; ``None`` while nobody knows."""
+
+
+def build_rest(
+    model_cards: Callable[[], list[dict[str, Any]]],
+    ready: Callable[[], str | None],
+    standing: Standing | None = None,
+) -> FastAPI:
+    """Everything that is not inference. ``ready`` gives the reason why no traffic should come, or ``None``; without
+    ``standing`` no record is kept, and there is no ``/v1/sla``."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
 
     @app.exception_handler(HTTPException)
@@ -143,6 +153,8 @@ def build_rest(model_cards: Callable[[], list[dict[str, Any]]], ready: Callable[
         headers = {name.decode(): text.decode() for name, text in _pairs(render_retry(_advise(request.client)))}
         return JSONResponse({"status": "not ready", "reason": reason}, 503, headers)
 
+    _add_standing(app, standing)
+
     def list_cards(request: Request) -> list[dict[str, Any]]:
         """Models in the contract of whoever asks."""
         models = request.state.tenant.models
@@ -161,3 +173,18 @@ def build_rest(model_cards: Callable[[], list[dict[str, Any]]], ready: Callable[
         return JSONResponse(shape_openai(404, "invalid_request_error", "model_not_found", message, "model"), 404)
 
     return app
+
+
+def _add_standing(app: FastAPI, standing: Standing | None) -> None:
+    if standing is None:
+        return
+
+    @app.get("/v1/sla")
+    async def show_standing(request: Request) -> Response:
+        told = await standing(request.state.tenant)
+        if told is not None:
+            return JSONResponse(told)
+        message = "The ledger is away; requests go on being recorded. Retry after the given time."
+        _, _, body = OPENAI.build_error(503, "ledger_away", message)
+        headers = {name.decode(): text.decode() for name, text in _pairs(render_retry(_advise(request.client)))}
+        return Response(body, 503, headers, "application/json")

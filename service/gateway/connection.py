@@ -56,13 +56,19 @@ class _Deaf:
 _DEAF = cast("httptools.HttpRequestParser", _Deaf())
 
 
+class ListenerState(ServerState):
+    """What the listener's connections share. ``leaving``: answers ask their clients to go elsewhere next time."""
+
+    leaving = False
+
+
 class ClientConnection(HttpToolsProtocol):
     """Counts, watches and ends; what is asked on it is read by :class:`service.gateway.server.EdgeProtocol`."""
 
     def __init__(
         self,
         config: Config,
-        server_state: ServerState,
+        listener: ListenerState,
         edge: EdgeConfig,
         budget: ByteBudget,
         reserve: dict["ClientConnection", None],
@@ -71,7 +77,8 @@ class ClientConnection(HttpToolsProtocol):
         outbox: Outbox,
         turnstile: Turnstile,
     ) -> None:
-        super().__init__(config, server_state, {}, _loop=loop)
+        super().__init__(config, listener, {}, _loop=loop)
+        self._listener = listener
         self._edge = edge
         self._budget = budget
         self._reserve = reserve

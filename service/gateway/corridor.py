@@ -13,6 +13,7 @@ from service.domain.request import Request
 from service.domain.tenant import Tenant
 from service.domain.tier import Tier
 from service.domain.units import RequestId, WorkerId
+from service.flow.quota import Passage
 from service.gateway.auth import Known, read_key
 from service.gateway.cors import CorsPolicy
 from service.gateway.exchange import Exchange
@@ -28,7 +29,7 @@ from service.gateway.refusal import Failing, Refused, check_body
 from service.gateway.responses import OPENAI, SUSPENDED, telling_of
 from service.gateway.routes import RESPONSE_PREFIX, ROUTES, STORED, Route
 from service.gateway.salts import CacheSalts
-from service.gateway.service_tier import choose_tier, find_tier
+from service.gateway.service_tier import choose_tier, find_tier, note_tier
 from service.gateway.stored import StoredResponses, read_response_path, start_stored
 from service.runtime.account import Settlement
 from service.runtime.advice import compute_retry_after_s
@@ -36,7 +37,7 @@ from service.runtime.guard import guard
 from service.runtime.journey import Journey, Outbound, Road
 from service.runtime.limits import RelayConfig
 from service.runtime.ports import TenantDirectory
-from service.runtime.quota import Passage, Quotas
+from service.runtime.quota import Quotas
 
 _log = logging.getLogger("sluice.corridor")
 
@@ -50,19 +51,20 @@ class Corridor:
         self._road = road
         self._directory = directory
         self._quotas = quotas
-        self._lines = OwnLines(cors)
+        self.lines = OwnLines(cors)
         self._stored = StoredResponses()
         self._now = road.clock.now
         self._prefix = secrets.token_hex(4) + "-"
         self._count = 0
         self._salts = CacheSalts(config.salt)
+        self.note_opened: Callable[[Settlement], None] | None = None
         self.config = config
 
     def reconfigure(self, config: CorridorConfig, cors: CorsPolicy, relay: RelayConfig) -> None:
         """Requests that come from now on are served by these; those under way keep what they began with."""
         road = self._road
         self._road = Road(road.driver, road.transport, road.accounts, road.clock, road.later, relay, road.opaque)
-        self._lines.cors = cors
+        self.lines.cors = cors
         self.config = config
 
     # ---------------------------------------------------------------- word from the listener
@@ -131,10 +133,6 @@ class Corridor:
         else:
             self._refuse(exchange, exchange.settlement or self._open(exchange), Refused(Outcome.GATEWAY_FAULT))
 
-    def tell_aliases(self, note: Callable[[bytes, RequestId], None]) -> None:
-        """``note`` hears by which id of its own a client knows a request."""
-        self._lines.note_alias = note
-
     @property
     def client_stall_s(self) -> float:
         """How long a client may refuse to read."""
@@ -146,6 +144,8 @@ class Corridor:
         self._count += 1
         request_id = RequestId(f"{self._prefix}{self._count}")
         exchange.settlement = settlement = Settlement(request_id, exchange.route.kind, self._now())
+        if self.note_opened is not None:
+            self.note_opened(settlement)
         return settlement
 
     def _serve(self, exchange: Exchange, settlement: Settlement) -> None:
@@ -171,25 +171,17 @@ class Corridor:
         tier = find_tier(tenant.tier, self.config.tiers)
         if peeked.service_tier is not None:
             tier = choose_tier(tier, peeked.service_tier, self.config.tiers)
-            settlement.tier = tier.name
+            note_tier(settlement, tier)
         hints, budget_s = NO_HINTS, tier.queue_ttl_s or self.config.queue_ttl_s
         if DEADLINE in named or SESSION in named:
             hints, budget_s = read_hints(named, tenant.tenant_id, settlement.arrived_at, budget_s)
         request = Request(
-            settlement.request_id,
-            tenant.tenant_id,
-            tier.name,
-            tier.rank,
-            settlement.prompt_bytes,
-            peeked.max_output_tokens,
-            peeked.stream,
-            settlement.arrived_at,
-            settlement.arrived_at + budget_s,
-            hints.session,
-            pinned_to,
+            settlement.request_id, tenant.tenant_id, tier.name, tier.rank,
+            settlement.prompt_bytes, peeked.max_output_tokens, peeked.stream,
+            settlement.arrived_at, settlement.arrived_at + budget_s, hints.session, pinned_to,
             find_marks(peeked.fields, crc32(tenant.tenant_id.encode())) if len(body) >= LEAST_BYTES else (),
             hinted=hints.hinted,
-        )
+        )  # fmt: skip
         self._go_on(exchange, settlement, tenant, tier, peeked, request, hints, response_id)
 
     def _go_on(
@@ -216,8 +208,9 @@ class Corridor:
         priority = tier.rank * config.priority_step
         lines = render_outbound(named, exchange.headers, request.request_id, size, priority, config.worker_key)
         out = Outbound(route.target, lines, parts, peeked.strip_usage)
-        head = self._lines.render(named, settlement, tier.name)
-        exchange.listener = journey = Journey(self._road, request, out, exchange, route.dialect, head, settlement)
+        head = self.lines.render(named, settlement, tier.name)
+        dialect = route.dialect if peeked.service_tier is None else route.dialect.serving(tier.name)
+        exchange.listener = journey = Journey(self._road, request, out, exchange, dialect, head, settlement)
         if hints.limit_at is not None:
             journey.first_token_limit_at = hints.limit_at
         if response_id and peeked.store:
@@ -245,7 +238,7 @@ class Corridor:
         worker_id = None if found is None else self._stored.worker_of(found[0], tenant)
         if found is None or worker_id is None:
             raise Refused(Outcome.UNKNOWN_RESPONSE)
-        head = self._lines.render(exchange.named, settlement, tenant.tier)
+        head = self.lines.render(exchange.named, settlement, tenant.tier)
         start_stored(self._road, exchange, settlement, tenant, found, worker_id, head, self.config.worker_key)
 
     def _authenticate(self, exchange: Exchange, settlement: Settlement) -> Tenant:
@@ -263,6 +256,7 @@ class Corridor:
             exchange.known = Known(said, also, tenant, generation) if alone else None
         settlement.tenant_id = tenant.tenant_id
         settlement.tier = tenant.tier
+        settlement.marks = tenant.marks
         if tenant.suspended:
             raise Refused(Outcome.FORBIDDEN, SUSPENDED)
         return tenant
@@ -292,7 +286,7 @@ class Corridor:
             dialect = exchange.route.dialect if exchange.route is not None else OPENAI
             status, lines, body = dialect.build_refusal(outcome, retry_after_s, refused.detail, refused.param)
             settlement.status = telling_of(outcome).status
-            exchange.begin(status, lines + self._lines.render(exchange.named, settlement, None), len(body))
+            exchange.begin(status, lines + self.lines.render(exchange.named, settlement, None), len(body))
             exchange.write(body)
             exchange.finish()
         self._road.accounts.settle(settlement, outcome, self._now())

@@ -9,6 +9,7 @@ from service.domain.units import WorkerId
 from service.gateway.inspection import Json, WorkersView, describe_queues, describe_worker, find_reason_not_ready
 from service.runtime.drain import Drain, Phase, Premises
 from service.runtime.driver import Driver
+from service.runtime.pressure import Pressure
 
 _log = logging.getLogger("sluice.desk")
 
@@ -36,12 +37,8 @@ class Papers(Protocol):
         """Read them again: faults, and what waits for a restart."""
         ...
 
-    def brownout_level(self) -> int:
-        """The level an operator has forced."""
-        ...
-
-    def force_brownout(self, level: int) -> None:
-        """Apply another level."""
+    def budgets(self) -> Sequence[Json]:
+        """What is left of each error budget."""
         ...
 
 
@@ -55,6 +52,7 @@ class Desk:
         drain: Drain,
         premises: Premises,
         papers: Papers,
+        pressure: Pressure,
         set_draining: Callable[[WorkerId, bool], None],
         opaque: Callable[[WorkerId], bytes],
         decisions: Callable[[str | None, int], Json],
@@ -64,6 +62,7 @@ class Desk:
         self._drain = drain
         self._premises = premises
         self._papers = papers
+        self._pressure = pressure
         self._set_draining = set_draining
         self._opaque = opaque
         self._one_at_a_time = asyncio.Lock()
@@ -89,7 +88,9 @@ class Desk:
                 "failures": source.failures,
                 "last_error": source.last_error,
             },
-            "brownout_level": self._papers.brownout_level(),
+            "brownout_level": self._pressure.brownout_level,
+            "restraint": self._pressure.describe(),
+            "budgets": list(self._papers.budgets()),
             **self.queues(),
             "workers": list(self.workers()),
         }
@@ -120,8 +121,14 @@ class Desk:
 
     def force_brownout(self, level: int) -> None:
         """Refuse what this level keeps out; 0 ends it."""
-        _log.warning("brownout level %d, was %d", level, self._papers.brownout_level())
-        self._papers.force_brownout(level)
+        _log.warning("brownout level %d, was %d", level, self._pressure.brownout_level)
+        self._pressure.force_brownout(level)
+
+    def restrain(self, on: bool) -> Json:
+        """Let burning budgets hold traffic back, or not."""
+        _log.warning("restraint by burning budgets: %s", "on" if on else "off")
+        self._pressure.restrain(on)
+        return dict(self._pressure.describe())
 
     def drain_status(self) -> Json:
         """How far the gateway has left."""
@@ -143,12 +150,21 @@ class Desk:
         self._drain.signal()
 
     def drain_worker(self, worker_id: str, draining: bool) -> bool:
-        """Give a worker no new work, or give it work again."""
-        if all(status.worker_id != worker_id for status in self._monitor.status()):
-            return False
-        _log.info("worker %s: %s", worker_id, "draining" if draining else "takes work again")
-        self._set_draining(WorkerId(worker_id), draining)
-        return True
+        """Give a worker, named by its id or its pod, no new work, or give it work again."""
+        for status in self._monitor.status():
+            if worker_id in (status.worker_id, status.address.pod):
+                _log.info("worker %s: %s", status.worker_id, "draining" if draining else "takes work again")
+                self._set_draining(status.worker_id, draining)
+                return True
+        return False
+
+    def let_worker_go(self) -> str | None:
+        """Drain the worker whose going is felt least; its id, or ``None`` if none may go."""
+        worker_id = self._driver.choose_leaving()
+        if worker_id is not None:
+            _log.info("worker %s: draining, one too many", worker_id)
+            self._set_draining(worker_id, True)
+        return worker_id
 
     def begin_reload(self) -> None:
         """Read the configuration again; how that went is in the log."""

@@ -90,6 +90,10 @@ class Directory:
                 heapq.heappop(self._upcoming)
             self.generation += 1
 
+    def stored_tenants(self) -> list[Tenant]:
+        """Tenants that the store describes."""
+        return [tenant for name, tenant in self._tenants.items() if name not in self._written_tenants]
+
     def __len__(self) -> int:
         """How many tenants are known."""
         return len(self._written_tenants.keys() | self._tenants.keys())

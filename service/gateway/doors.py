@@ -4,15 +4,13 @@ import asyncio
 from collections.abc import Iterator
 from typing import cast
 
-from uvicorn.server import ServerState
-
-from service.gateway.connection import ClientConnection
+from service.gateway.connection import ClientConnection, ListenerState
 
 
 class Doors:
     """``state`` is what the listener's connections share."""
 
-    def __init__(self, state: ServerState) -> None:
+    def __init__(self, state: ListenerState) -> None:
         self._state = state
 
     def _connections(self) -> Iterator[ClientConnection]:
@@ -33,6 +31,11 @@ class Doors:
         now = asyncio.get_running_loop().time()
         for connection in self._connections():
             connection.on_sweep(now)
+
+    def send_elsewhere(self) -> None:
+        """From now on each answer says that its connection ends with it: whoever keeps connections asks elsewhere next
+        time, before ours are closed under their hands."""
+        self._state.leaving = True
 
     def close_idle(self) -> None:
         """Close what is idle; what serves a request closes after its answer."""

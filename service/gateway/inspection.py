@@ -19,6 +19,11 @@ class Place(Protocol):
         """URL without a path."""
         ...
 
+    @property
+    def pod(self) -> str | None:
+        """What people call the worker, where that is not its id."""
+        ...
+
 
 class Judgement(Protocol):
     """What its watch thinks of it."""
@@ -51,6 +56,8 @@ class WatchedWorker(Protocol):
     def starved_s(self) -> float: ...
     @property
     def served_models(self) -> frozenset[str] | None: ...
+    @property
+    def deviations(self) -> Sequence[str] | None: ...
     @property
     def scrape_failures(self) -> int: ...
 
@@ -89,6 +96,8 @@ def describe_queues(stats: FlowStats, queued_requests_max: int, queued_tokens_ma
         "queued_tokens_max": queued_tokens_max,
         "in_flight_requests": stats.in_flight,
         "mean_tpot_s": stats.mean_tpot_s,
+        "usable_workers": sum(worker.healthy and not worker.draining for worker in stats.workers),
+        "tokens_per_worker_minute": stats.tokens_per_worker_minute,
     }
 
 
@@ -99,12 +108,14 @@ def describe_worker(status: WatchedWorker, core: WorkerStats | None, opaque: str
         "id": status.worker_id,
         "opaque": opaque,
         "address": status.address.base_url,
+        "pod": status.address.pod,
         "healthy": status.health.healthy,
         "reason": status.health.reason.value,
         "draining": core is not None and core.draining,
         "resting": core is not None and core.resting,
         "in_flight_requests": 0 if core is None else core.in_flight,
         "served_models": None if status.served_models is None else sorted(status.served_models),
+        "off_profile": None if status.deviations is None else list(status.deviations),
         "load_age_s": status.load_age_s,
         "running_requests": None if load is None else load.running_requests,
         "waiting_requests": None if load is None else load.waiting_requests,

@@ -9,9 +9,8 @@ from typing import Any, cast
 import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-from uvicorn.server import ServerState
 
-from service.gateway.connection import ClientConnection, CorridorEntry
+from service.gateway.connection import ClientConnection, CorridorEntry, ListenerState
 from service.gateway.edge import HEAD_MAX_BYTES, HEAD_TOO_LARGE, NOT_HTTP, EdgeConfig
 from service.gateway.exchange import ByteBudget, Exchange
 from service.gateway.target import build_scope, strip_authority
@@ -130,7 +129,7 @@ class EdgeProtocol(ClientConnection):
         if route is None:
             self._ordinary(method.decode("ascii"))
             return
-        keep_alive = parser.should_keep_alive()
+        keep_alive = parser.should_keep_alive() and not self._listener.leaving
         path, query = self.url, b""
         if b"?" in path:
             path, _, query = path.partition(b"?")
@@ -184,7 +183,9 @@ class EdgeProtocol(ClientConnection):
                 default_headers=self.server_state.default_headers,
                 message_event=asyncio.Event(),
                 expect_100_continue=(b"expect", b"100-continue") in self.headers,
-                keep_alive=version != "1.0" and not over and self.parser.should_keep_alive(),
+                keep_alive=version != "1.0"
+                and not (over or self._listener.leaving)
+                and self.parser.should_keep_alive(),
                 on_response=self.on_response_complete,
             )
         )
@@ -269,7 +270,7 @@ def build_protocol_factory(
     budget: ByteBudget | None = None,
     outbox: Outbox | None = None,
     turnstile: Turnstile | None = None,
-) -> tuple[Callable[[], EdgeProtocol], ServerState]:
+) -> tuple[Callable[[], EdgeProtocol], ListenerState]:
     """A factory for ``loop.create_server`` and the state shared by its connections. ``budget``: of all bodies, for
     whoever wants to see how much of it is taken; ``outbox`` and ``turnstile``: shared with whatever else is written on
     this loop."""
@@ -286,7 +287,7 @@ def build_protocol_factory(
         timeout_keep_alive=int(edge.keep_alive_s),
     )
     config.load()
-    state = ServerState()
+    state = ListenerState()
     bodies = ByteBudget(edge.bodies_max_bytes) if budget is None else budget
     reserve: dict[ClientConnection, None] = {}
     written = Outbox(loop.call_soon) if outbox is None else outbox

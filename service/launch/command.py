@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from service.launch.fault import Fault, LaunchRefusedError
 from service.launch.profile import Device, KvDtype, WorkerProfile, require_valid
 from service.launch.speculation import DsparkSpeculation, build_speculative_config
 
@@ -29,12 +30,28 @@ class WorkerCommand:
     environment: tuple[tuple[str, str], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Which machine of a worker that spans several this is: ``rank`` from 0, the one that answers; ``leader`` is the
+    address of rank 0."""
+
+    rank: int
+    leader: str
+
+
 def build_worker_command(
-    profile: WorkerProfile, *, port: int, host: str = "127.0.0.1", launcher: tuple[str, ...] = ("vllm",)
+    profile: WorkerProfile,
+    *,
+    port: int,
+    host: str = "127.0.0.1",
+    launcher: tuple[str, ...] = ("vllm",),
+    seat: Seat | None = None,
 ) -> WorkerCommand:
-    """Return the command that starts the profile; raise ``LaunchRefusedError`` if the profile has faults."""
+    """Return the command that starts the profile; raise ``LaunchRefusedError`` if it has faults or the seat does not
+    fit its nodes."""
     require_valid(profile)
-    argv = (*launcher, "serve", profile.model, "--host", host, "--port", str(port), *_build_flags(profile))
+    seating = tuple(_build_seating(profile.layout.nodes, seat))
+    argv = (*launcher, "serve", profile.model, "--host", host, "--port", str(port), *_build_flags(profile), *seating)
     return WorkerCommand(argv, tuple(_build_environment(profile)))
 
 
@@ -75,6 +92,25 @@ def _build_flags(profile: WorkerProfile) -> Iterator[str]:
         yield from ("--per-request-spec-decode-metrics", "summary")
     yield from ("--custom-histogram-buckets", json.dumps(HISTOGRAM_BUCKETS, separators=(",", ":")))
     yield "--disable-uvicorn-access-log"  # the gateway's ledger is the record of requests
+
+
+def _build_seating(nodes: int, seat: Seat | None) -> Iterator[str]:
+    if nodes == 1 and seat is None:
+        return
+    if seat is None or not seat.leader or not 0 <= seat.rank < nodes:
+        rank, leader = ("none", "") if seat is None else (seat.rank, seat.leader)
+        raise LaunchRefusedError(
+            [
+                Fault(
+                    "layout.nodes",
+                    f"this node's rank is {rank} of {nodes} nodes, and the leader is {leader or 'unknown'}",
+                    "give --nodes, --node-rank (from 0) and --leader together",
+                )
+            ]
+        )
+    yield from ("--nnodes", str(nodes), "--node-rank", str(seat.rank), "--master-addr", seat.leader)
+    if seat.rank:
+        yield "--headless"  # computes, but answers nobody
 
 
 def _build_device_flags(profile: WorkerProfile) -> Iterator[str]:

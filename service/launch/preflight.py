@@ -72,7 +72,7 @@ def _check_profile(profile: WorkerProfile) -> Iterator[Check]:
 
 
 def _check_gpus(profile: WorkerProfile, facts: MachineFacts) -> Iterator[Check]:
-    wanted = profile.layout.devices
+    wanted = profile.layout.devices_per_node
     if not facts.gpus:
         reason = "nvidia-smi is not on this machine" if facts.gpus is None else "nvidia-smi lists no GPU"
         yield Check(
@@ -87,7 +87,8 @@ def _check_gpus(profile: WorkerProfile, facts: MachineFacts) -> Iterator[Check]:
         "gpu",
         Verdict.PASSED if counted >= wanted else Verdict.FAILED,
         f"{counted} GPU(s) ({facts.gpus[0].name}); the profile needs {wanted} "
-        f"(tensor parallel {profile.layout.tensor_parallel} x data parallel {profile.layout.data_parallel})",
+        f"(tensor parallel {profile.layout.tensor_parallel} x data parallel {profile.layout.data_parallel}, "
+        f"over {profile.layout.nodes} node(s))",
         "" if counted >= wanted else "lower --tensor-parallel if memory allows, or use a larger machine",
     )
     yield _check_capability(profile, facts.gpus[:wanted])

@@ -40,11 +40,17 @@ class Layout:
     tensor_parallel: int = 1
     data_parallel: int = 1
     expert_parallel: bool = False
+    nodes: int = 1
 
     @property
     def devices(self) -> int:
         """Devices one worker occupies."""
         return self.tensor_parallel * self.data_parallel
+
+    @property
+    def devices_per_node(self) -> int:
+        """Devices it occupies on each of its machines."""
+        return self.devices // max(1, self.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +171,13 @@ def _find_layout_faults(profile: WorkerProfile) -> Iterator[Fault]:
         )
     if layout.data_parallel < 1:
         yield Fault("layout.data_parallel", f"{layout.data_parallel} replicas cannot run", "use 1 or more")
+    if layout.nodes < 1 or layout.tensor_parallel % layout.nodes or (layout.nodes > 1 and layout.data_parallel > 1):
+        yield Fault(
+            "layout.nodes",
+            f"tensor parallel {layout.tensor_parallel} x data parallel {layout.data_parallel} does not spread over "
+            f"{layout.nodes} nodes",
+            "use nodes that divide tensor_parallel, with data_parallel 1",
+        )
     if profile.is_m3 and kv_cache.block_tokens != M3_BLOCK_TOKENS:
         yield Fault(
             "kv_cache.block_tokens",

@@ -54,6 +54,7 @@ class Overrides:
     model: str | None = None
     tensor_parallel: int | None = None
     data_parallel: int | None = None
+    nodes: int | None = None
     kv_dtype: KvDtype | None = None
     context_tokens: int | None = None
     running_requests: int | None = None
@@ -112,6 +113,7 @@ def apply_overrides(profile: WorkerProfile, overrides: Overrides) -> WorkerProfi
         profile.layout,
         tensor_parallel=_either(overrides.tensor_parallel, profile.layout.tensor_parallel),
         data_parallel=_either(overrides.data_parallel, profile.layout.data_parallel),
+        nodes=_either(overrides.nodes, profile.layout.nodes),
     )
     running_requests = _either(overrides.running_requests, profile.limits.running_requests)
     in_flight_requests = overrides.in_flight_requests

@@ -3,7 +3,7 @@
 | phase | ready | accepts | serves new requests | ends when |
 |---|---|---|---|---|
 | serving | yes | yes | yes | a signal or an operator says so |
-| leaving | no | yes | yes, balancers need a moment to hear of it | ``drain_delay_s`` has passed |
+| leaving | no | yes | yes, till balancers have heard; no connection is kept | ``drain_delay_s`` has passed |
 | emptying | no | no | those whose body was on its way | nothing is under way, or most of the grace is over |
 | ended | no | no | no | - |
 
@@ -60,6 +60,10 @@ def compute_timetable(delay_s: float, grace_s: float) -> Timetable:
 class Premises(Protocol):
     """What is being left."""
 
+    def send_elsewhere(self) -> None:
+        """Serve as ever, but keep no connection."""
+        ...
+
     def close_doors(self) -> None:
         """Stop listening, close idle connections."""
         ...
@@ -109,6 +113,7 @@ class Drain:
         await self._begun.wait()
         times = compute_timetable(*bounds())
         began_at = self._now()
+        self._premises.send_elsewhere()
         try:
             async with asyncio.timeout(times.delay_s):
                 await self._hurried.wait()

@@ -8,6 +8,7 @@ the time are all plain calls on the loop. How it ends is told in :mod:`service.r
 from collections.abc import Callable
 
 from service.domain.event import FailureCause, FirstTokenSeen, RequestArrived
+from service.domain.mark import Mark
 from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
 from service.domain.units import WorkerId
@@ -21,6 +22,7 @@ __all__ = ["Journey", "Outbound", "Road", "Stage"]
 # Looking a member up in its Enum costs as much as the rest of a line that uses it.
 _RUNNING, _ENDED = Stage.RUNNING, Stage.ENDED
 _SERVED, _COMPLETED = PermitEnding.SERVED, Outcome.COMPLETED
+_EXCESS = frozenset((Mark.EXCESS,))
 _EVENT_STREAM = b"content-type: text/event-stream; charset=utf-8\r\n"
 
 
@@ -58,7 +60,8 @@ class Journey(Ending):
         settlement.attempts = attempt
         if self.stream:
             self.tap = self.dialect.open_tap(out.strip_usage)
-        self.relay = relay = Relay(self, self._client.write, self._now, road.relay.hold_bytes)
+        hold_bytes = max(road.relay.hold_bytes, self.dialect.hold_bytes)
+        self.relay = relay = Relay(self, self._client.write, self._now, hold_bytes)
         self._call = call = road.transport.open(worker_id, out.target, out.headers, out.body, relay)
         if self.paused_at is not None:
             call.pause()
@@ -68,6 +71,13 @@ class Journey(Ending):
         self.stage = Stage.ENDED
         self._answer_refusal(outcome, retry_after_s)
         self._end(outcome)
+
+    def on_excess(self) -> None:
+        """It is above its contract: say so in the answer and in the record."""
+        if not self.settlement.excess:
+            self.settlement.excess = True
+            self.settlement.marks |= _EXCESS
+            self._head += b"x-sluice-excess: true\r\n"
 
     def on_revoke(self, outcome: Outcome) -> None:
         """Leave the worker; ``outcome`` is how it ends if its answer has begun."""
@@ -82,6 +92,9 @@ class Journey(Ending):
         self._client.release()
         if self.on_answered is not None and self.settlement.worker_id is not None:
             self.on_answered(self.settlement.worker_id)
+        if length == len(data) and not self.stream:
+            data = self.dialect.finish(data)
+            length = len(data)
         if not self.head_sent:
             self._commit(200, headers, None if self.stream else length)
         self._client.write(data)

@@ -192,6 +192,15 @@ class Dialect(Protocol):
         """A reader for one event stream; ``strip_usage`` holds the usage chunk back from the client."""
         ...
 
+    @property
+    def hold_bytes(self) -> int:
+        """How much of a whole answer must be held to be finished; 0 if it passes as it comes."""
+        ...
+
+    def finish(self, whole: bytes) -> bytes:
+        """A whole answer as it goes to the client."""
+        ...
+
     def read_usage(self, body: bytes) -> tuple[int | None, int | None, int | None]:
         """Prompt, cached and output tokens of an answer or of its end; ``None`` for what it does not say."""
         ...

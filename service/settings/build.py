@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from service.domain.contract import Allowance, Contract, Excess
+from service.domain.maintenance import MaintenanceWindow
+from service.domain.mark import UNMARKED, Mark
 from service.domain.tenant import Tenant
 from service.domain.tier import Tier
 from service.domain.units import TenantId, TierName
@@ -14,19 +16,28 @@ from service.flow.config import BreakerConfig, FlowConfig, RetryConfig, SharingC
 from service.gateway.cors import CorsPolicy
 from service.gateway.promises import CorridorConfig
 from service.gateway.server import EdgeConfig
+from service.launch.fallback import find_fallbacks, parse_engine_report
+from service.launch.profile import WorkerProfile
 from service.launch.profiles import build_cpu_small_profile, build_m31_flash_profile
+from service.ledger.entry import Terms
 from service.runtime.limits import RelayConfig
 from service.settings.checks import find_cross_faults
 from service.settings.fault import SettingsRefusedError
 from service.settings.load import parse_tree, read_file, validate_parts
-from service.settings.schema import LimitSettings, Part, Settings, TenantSettings, TierSettings
+from service.settings.parts import Part
+from service.settings.schema import LimitSettings, Settings, TierSettings
+from service.settings.sold import TenantSettings
+from service.settings.source import build_deletion_cost, build_source
+from service.settings.terms import build_terms
 from service.store.connect import RedisConfig
 from service.workers.addresses import WorkerAddress, parse_address
+from service.workers.deletion_cost import DeletionCostConfig
 from service.workers.discovery import DnsConfig
 from service.workers.health import HealthConfig
+from service.workers.kubernetes import KubernetesConfig
 from service.workers.pool import PoolConfig
 from service.workers.probe import ProbeConfig
-from service.workers.watch import MonitorConfig
+from service.workers.watch import FindDeviations, MonitorConfig
 
 CACHE_SALT, ADMIN_TOKEN, CONFIG_FILE = "SLUICE_CACHE_SALT", "SLUICE_ADMIN_TOKEN", "SLUICE_CONFIG"
 REDIS_PASSWORD = "SLUICE_REDIS_PASSWORD"  # noqa: S105 - the name of a variable
@@ -45,10 +56,19 @@ class Plan:
     pool: PoolConfig
     monitor: MonitorConfig
     workers: tuple[WorkerAddress, ...]
-    dns: DnsConfig | None
+    source: DnsConfig | KubernetesConfig | None
+    deletion_cost: DeletionCostConfig | None
     keys: tuple[tuple[bytes, Tenant, float | None], ...]
     tenants: tuple[Tenant, ...]
     redis: RedisConfig | None
+    maintenance: tuple[MaintenanceWindow, ...]
+    terms: Terms
+    terms_document: str
+
+    @property
+    def sells(self) -> bool:
+        """Whether anybody has a contract: without one nothing was promised that could be held against capacity."""
+        return any(tenant.contract is not None for tenant in self.tenants)
 
 
 T = TypeVar("T")
@@ -75,6 +95,8 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
     limits = settings.limits
     worker_key = environment.get(settings.pool.api_key_env) if settings.pool.api_key_env else None
     tiers = _build_tiers(settings)
+    terms, document = build_terms(settings, tiers)
+    source = build_source(settings.pool, environment)
     contracts: dict[Contract, Contract] = {}
     tenants = tuple(build_tenant(tenant, contracts) for tenant in settings.tenants)
     return Plan(
@@ -89,7 +111,8 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
         pool=_copy(PoolConfig, settings.pool),
         monitor=_build_monitor(settings, worker_key),
         workers=tuple(parse_address(url) for url in settings.pool.workers or ()),
-        dns=_build_dns(settings),
+        source=source,
+        deletion_cost=build_deletion_cost(settings.pool, source),
         keys=tuple(
             (
                 bytes.fromhex(key.hash.removeprefix("sha256:")),
@@ -101,6 +124,12 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
         ),
         tenants=tenants,
         redis=build_redis(settings, environment),
+        maintenance=tuple(
+            MaintenanceWindow(window.start.timestamp(), window.end.timestamp(), window.reason)
+            for window in settings.maintenance
+        ),
+        terms=terms,
+        terms_document=document,
     )
 
 
@@ -123,15 +152,34 @@ def _build_tiers(settings: Settings) -> dict[TierName, Tier]:
     return {TierName(name): _build_tier(name, tier) for name, tier in settings.tiers.items()}
 
 
-def profile_permits(name: str) -> int | None:
-    """How many requests a worker of a shipped profile computes at once; ``None`` for unknown names."""
+def find_profile(name: str) -> WorkerProfile | None:
+    """A shipped profile; ``None`` for unknown names."""
     match name:
         case "m3.1-flash":
-            return build_m31_flash_profile().limits.running_requests
+            return build_m31_flash_profile()
         case "cpu-small":
-            return build_cpu_small_profile(Path(os.devnull)).limits.running_requests
+            return build_cpu_small_profile(Path(os.devnull))
         case _:
             return None
+
+
+def profile_permits(name: str) -> int | None:
+    """How many requests a worker of a shipped profile computes at once; ``None`` for unknown names."""
+    profile = find_profile(name)
+    return None if profile is None else profile.limits.running_requests
+
+
+def build_deviation_finder(name: str) -> FindDeviations | None:
+    """Reads from a worker's metrics page what it runs other than the profile asks; ``None`` for unknown names."""
+    profile = find_profile(name)
+    if profile is None:
+        return None
+
+    def find(page: bytes) -> tuple[str, ...]:
+        report = parse_engine_report(page.decode("utf-8", "replace"))
+        return tuple(str(fault) for fault in find_fallbacks(profile, report))
+
+    return find
 
 
 def _copy(kind: type[T], part: Part) -> T:
@@ -160,7 +208,10 @@ def _build_flow(settings: Settings, allowances: Mapping[TenantId, Allowance]) ->
 
 
 def _build_monitor(settings: Settings, worker_key: str | None) -> MonitorConfig:
-    health = settings.health
+    health, pool = settings.health, settings.pool
+    in_cluster = pool.discovery == "kubernetes"
+    confirms = in_cluster if pool.confirm_profile is None else pool.confirm_profile
+    find_deviations = build_deviation_finder(pool.profile) if confirms and pool.profile else None
     return MonitorConfig(
         interval_s=health.interval_s,
         health_interval_s=health.health_interval_s,
@@ -175,15 +226,11 @@ def _build_monitor(settings: Settings, worker_key: str | None) -> MonitorConfig:
             failures_to_eject=health.failures_to_eject,
             recovery_probes=health.recovery_probes,
             stale_after_s=health.stale_after_s,
+            confirms_profile=find_deviations is not None,
+            proves_first=in_cluster if health.prove_first is None else health.prove_first,
         ),
+        find_deviations=find_deviations,
     )
-
-
-def _build_dns(settings: Settings) -> DnsConfig | None:
-    pool = settings.pool
-    if pool.discovery != "dns" or pool.name is None or pool.port is None:
-        return None
-    return DnsConfig(pool.name, pool.port, pool.tls)
 
 
 def _build_tier(name: str, tier: TierSettings) -> Tier:
@@ -204,7 +251,10 @@ def build_tenant(tenant: TenantSettings, contracts: dict[Contract, Contract]) ->
     contract = _build_contract(tenant)
     if contract is not None:
         contract = contracts.setdefault(contract, contract)
-    return Tenant(TenantId(tenant.id), TierName(tenant.tier), tenant.suspended, frozenset(tenant.models), contract)
+    marks = frozenset((Mark.SYNTHETIC,)) if tenant.synthetic else UNMARKED
+    return Tenant(
+        TenantId(tenant.id), TierName(tenant.tier), tenant.suspended, frozenset(tenant.models), contract, marks
+    )
 
 
 def _build_contract(tenant: TenantSettings) -> Contract | None:

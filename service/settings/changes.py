@@ -1,5 +1,6 @@
 """Looks at a configuration in force: what of it may be shown, and what only a restart can change."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -8,7 +9,8 @@ from service.gateway.promises import CorridorConfig
 from service.settings.schema import Settings
 
 APPLIED_AT_RELOAD = (
-    "tiers", "tenants", "cors_origins", "logs.level", "logs.requests", "pool.workers", "pool.profile",
+    "tiers", "tenants", "credits", "maintenance", "capacity", "cors_origins", "logs.level", "logs.requests",
+    "pool.workers", "pool.profile",
     "limits.requests_per_worker", "limits.requests_per_new_worker", "limits.queued_requests_max",
     "limits.replicas_assumed", "limits.queued_tokens_max", "limits.queue_ttl_s",
     "limits.retry_after_max_s", "limits.retry", "limits.breaker", "limits.first_token_s", "limits.inter_token_s",
@@ -16,6 +18,9 @@ APPLIED_AT_RELOAD = (
     "limits.drain_delay_s", "limits.grace_s",
 )  # fmt: skip
 """Everything else is built into sockets, connections or watches when the gateway starts."""
+
+
+_PASSWORD = re.compile(r"(?<!/):[^/@]*@")
 
 
 def find_waiting_changes(started: Settings, wanted: Settings) -> list[str]:
@@ -31,9 +36,12 @@ def keep_started(wanted: CorridorConfig, running: CorridorConfig) -> CorridorCon
 
 
 def describe_settings(settings: Settings) -> dict[str, Any]:
-    """The settings as operators may see them: without hashes of keys."""
+    """The settings as operators may see them: without hashes of keys and passwords."""
     hidden = {"tenants": {"__all__": {"keys": {"__all__": {"hash"}}}}}
-    return settings.model_dump(mode="json", exclude=hidden)
+    told = settings.model_dump(mode="json", exclude=hidden)
+    if told["ledger"] is not None:
+        told["ledger"] = _PASSWORD.sub(":***@", told["ledger"])
+    return told
 
 
 def describe_tenants(settings: Settings) -> list[dict[str, Any]]:

@@ -1,15 +1,18 @@
 """Finds what is wrong between parts of a configuration that are each valid by themselves."""
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from service.launch.profiles import PROFILE_NAMES
 from service.settings.fault import SettingsFault
 from service.settings.load import Lines, locate
-from service.settings.schema import LimitSettings, ListenSettings, PoolSettings
+from service.settings.schema import KubernetesSettings, LimitSettings, ListenSettings, PoolSettings
+from service.settings.terms import NO_LADDER, STANDARD_LADDER
 from service.settings.tls import build_tls_context
 from service.telemetry.labels import NO_TIER
 from service.workers.addresses import parse_address
+from service.workers.cluster import find_api_server, find_namespace
 
 Found = tuple[str, str, str]
 """Path, message, cure."""
@@ -27,6 +30,7 @@ def find_cross_faults(
         found += _check_ranks(tiers)
     if isinstance(tenants, list):
         found += _check_tenants(tenants, tiers if isinstance(tiers, dict) else None)
+        found += _check_credits(tenants, parts["credits"])
     if pool is not None:
         found += _check_pool(pool, environment)
     if limits is not None:
@@ -36,24 +40,51 @@ def find_cross_faults(
     return [SettingsFault(path, message, cure, locate(path, lines)) for path, message, cure in found]
 
 
+_OWN = {"static": ("workers",), "dns": ("name", "port"), "kubernetes": ("service", "port_name", "namespace", "port")}
+"""Settings of the pool that belong to one way of finding workers (``port`` to two)."""
+_NEEDED = {"static": ("workers",), "dns": ("name", "port"), "kubernetes": ("service",)}
+
+
 def _check_pool(pool: PoolSettings, environment: Mapping[str, str]) -> Iterator[Found]:
-    if pool.discovery == "static":
-        if not pool.workers:
-            yield "pool.workers", "is missing: static discovery needs them", "list them, as http://127.0.0.1:9001"
-        for name in ("name", "port"):
-            if getattr(pool, name) is not None:
-                yield f"pool.{name}", "belongs to discovery: dns", "remove it"
-    else:
-        for name in ("name", "port"):
-            if getattr(pool, name) is None:
-                yield f"pool.{name}", "is missing: discovery by DNS needs it", "add it"
-        if pool.workers is not None:
-            yield "pool.workers", "belongs to discovery: static", "remove it"
+    for name in _NEEDED[pool.discovery]:
+        if not getattr(pool, name):
+            cure = "list them, as http://127.0.0.1:9001" if name == "workers" else "add it"
+            yield f"pool.{name}", f"is missing: discovery: {pool.discovery} needs it", cure
+    for name in sorted({name for names in _OWN.values() for name in names} - set(_OWN[pool.discovery])):
+        if getattr(pool, name) is not None:
+            ways = " or ".join(way for way, names in _OWN.items() if name in names)
+            yield f"pool.{name}", f"belongs to discovery: {ways}", "remove it"
+    if pool.discovery == "kubernetes":
+        yield from _check_cluster(pool, environment)
+    elif pool.kubernetes != KubernetesSettings():
+        yield "pool.kubernetes", "belongs to discovery: kubernetes", "remove it"
     yield from _check_addresses(pool.workers or [])
     if pool.profile is not None and pool.profile not in PROFILE_NAMES:
         yield "pool.profile", f"{pool.profile!r} does not exist", f"use {' or '.join(PROFILE_NAMES)}"
+    if pool.confirm_profile and pool.profile is None:
+        yield (
+            "pool.confirm_profile",
+            "has nothing to confirm: pool.profile is missing",
+            "name the profile, or remove it",
+        )
     if pool.api_key_env is not None and not environment.get(pool.api_key_env):
         yield "pool.api_key_env", f"the environment has no {pool.api_key_env}", "set it to the workers' key"
+
+
+def _check_cluster(pool: PoolSettings, environment: Mapping[str, str]) -> Iterator[Found]:
+    given = pool.kubernetes
+    if given.api_server is None and find_api_server(environment) is None:
+        cure = "run it in a pod, or name the URL of the API server"
+        yield "pool.kubernetes.api_server", "is missing: this process is not in a cluster", cure
+    if pool.namespace is None and find_namespace() is None:
+        cure = "run it in a pod with a service account token, or name the namespace"
+        yield "pool.namespace", "is missing: this process is in no namespace", cure
+    for name in ("token_file", "ca_file"):
+        path = getattr(given, name)
+        if path is not None and not os.access(path, os.R_OK):
+            yield f"pool.kubernetes.{name}", f"{path} cannot be read", "mount it, or name another file"
+    if pool.port is not None and pool.port_name is not None:
+        yield "pool.port", "is a port as pool.port_name is", "keep one of them"
 
 
 def _check_addresses(workers: list[str]) -> Iterator[Found]:
@@ -93,6 +124,14 @@ def _check_tenants(tenants: list[Any], tiers: Mapping[str, Any] | None) -> Itera
         if isinstance(name, str):
             ids.setdefault(name, index)
         yield from _check_keys(f"tenants[{index}].keys", tenant.get("keys"), hashes)
+
+
+def _check_credits(tenants: list[Any], ladders: Mapping[str, Any] | None) -> Iterator[Found]:
+    known = {STANDARD_LADDER, NO_LADDER, *(ladders or {})}
+    for index, tenant in enumerate(tenants):
+        name = tenant.get("credits", STANDARD_LADDER) if isinstance(tenant, dict) else STANDARD_LADDER
+        if isinstance(name, str) and name not in known and ladders is not None:
+            yield f"tenants[{index}].credits", f"there is no ladder {name!r}", f"use {' or '.join(sorted(known))}"
 
 
 def _check_keys(path: str, keys: object, hashes: dict[str, str]) -> Iterator[Found]:

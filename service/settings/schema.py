@@ -5,24 +5,13 @@ from itertools import pairwise
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from service.flow.limit import FIRST_LIMIT
+from service.ledger.location import check_url
+from service.settings.parts import Count, Name, Part, Pause, Port, Ratio, Seconds, Size
+from service.settings.sold import CapacitySettings, MaintenanceSettings, TenantSettings
 from service.workers.addresses import parse_address
-
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-Pause = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
-Ratio = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
-Size = Annotated[int, Field(ge=1024, le=1 << 40)]
-Port = Annotated[int, Field(ge=1, le=65535)]
-Name = Annotated[str, Field(min_length=1, max_length=256)]
-
-
-class Part(BaseModel):
-    """A mapping of the file: no unknown keys, no silent conversion from text to number, nothing changed later."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class ListenSettings(Part):
@@ -47,15 +36,39 @@ def _check_url(url: str) -> str:
     return url
 
 
+DnsLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+
+
+def _check_api_url(url: str) -> str:
+    if re.fullmatch(r"https?://[^/\s?#@]+/?", url) is None:
+        raise ValueError(f"{url!r} is not the URL of an API server, such as https://10.0.0.1:6443")
+    return url.rstrip("/")
+
+
+class KubernetesSettings(Part):
+    """How the API server is reached; in a pod all of it is known."""
+
+    api_server: Annotated[Name, AfterValidator(_check_api_url)] | None = None
+    token_file: Name | None = None
+    ca_file: Name | None = None
+    relist_s: Annotated[float, Field(gt=0, le=30, allow_inf_nan=False)] = 25.0
+    deletion_cost: bool = False
+
+
 class PoolSettings(Part):
     """The workers of one model and how they are found."""
 
-    discovery: Literal["static", "dns"]
+    discovery: Literal["static", "dns", "kubernetes"]
     workers: list[Annotated[Name, AfterValidator(_check_url)]] | None = None
     name: Name | None = None
     port: Port | None = None
+    service: DnsLabel | None = None
+    port_name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] | None = None
+    namespace: DnsLabel | None = None
+    kubernetes: KubernetesSettings = KubernetesSettings()
     tls: bool = False
     profile: Name | None = None
+    confirm_profile: bool | None = None
     api_key_env: Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$")] | None = None
     connect_timeout_s: Seconds = 2.0
     keep_alive_s: Seconds = 4.0
@@ -74,6 +87,7 @@ class HealthSettings(Part):
     failures_to_eject: Count = 3
     recovery_probes: Count = 2
     stale_after_s: Seconds = 5.0
+    prove_first: bool | None = None
 
 
 class TierSettings(Part):
@@ -102,45 +116,6 @@ class TierSettings(Part):
         if any(later[1] < earlier[1] for earlier, later in pairwise(edges)):
             raise ValueError("ttft promises a long prompt less time than a short one")
         return self
-
-
-class KeySettings(Part):
-    """One API key of a tenant, as ``sluice keys new`` prints it. The key itself is never written down."""
-
-    hash: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
-    prefix: Annotated[str, Field(pattern=r"^sk-sluice-[A-Za-z0-9_-]{4}$")]
-    expires: AwareDatetime | None = None
-
-
-class ContractSettings(Part):
-    """What a tenant bought beside its tier: limits, and guaranteed capacity in worker-seconds per second."""
-
-    requests_per_minute: Count | None = None
-    tokens_per_minute: Count | None = None
-    concurrency: Count | None = None
-    tokens_per_month: Annotated[int, Field(ge=1, le=10**15)] | None = None
-    worker_seconds_rate: Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)] | None = None
-    worker_seconds_burst: Annotated[float, Field(gt=0, le=10_000_000, allow_inf_nan=False)] | None = None
-    stream_continuation: bool = True
-
-    @model_validator(mode="after")
-    def _rate_and_burst(self) -> Self:
-        if (self.worker_seconds_rate is None) != (self.worker_seconds_burst is None):
-            raise ValueError("worker_seconds_rate and worker_seconds_burst go together: one is set without the other")
-        return self
-
-
-class TenantSettings(Part):
-    """Who pays. ``models`` empty means every model of the pool."""
-
-    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-    tier: Name
-    keys: list[KeySettings] = Field(default_factory=list)
-    suspended: bool = False
-    models: list[Name] = Field(default_factory=list)
-    contract: ContractSettings | None = None
-    excess: Literal["run", "refuse"] = "refuse"
-    credits: Name | None = None
 
 
 class RetrySettings(Part):
@@ -207,6 +182,20 @@ def _check_origin(origin: str) -> str:
     return origin
 
 
+class RecordSettings(Part):
+    """Where entries of the ledger wait for its database, how much of the disk they may take, and how many calendar
+    months before the present one keep their entries (rollups are kept for good)."""
+
+    spool: Name = "var/spool"
+    spool_max_bytes: Annotated[int, Field(ge=1024 * 1024, le=1 << 40)] = 2 * 1024 * 1024 * 1024
+    retention_months: Annotated[int, Field(ge=1, le=1200)] = 13
+
+
+def _check_ledger(url: str) -> str:
+    check_url(url)
+    return url
+
+
 def _check_state(state: str) -> str:
     if state == "memory":
         return state
@@ -228,13 +217,17 @@ class Settings(Part):
     listen: ListenSettings = ListenSettings()
     limits: LimitSettings = LimitSettings()
     health: HealthSettings = HealthSettings()
+    capacity: CapacitySettings = CapacitySettings()
     cors_origins: list[Annotated[str, AfterValidator(_check_origin)]] = Field(default_factory=list)
     state: Annotated[str, AfterValidator(_check_state)] = "memory"
     logs: LogSettings = LogSettings()
+    maintenance: list[MaintenanceSettings] = Field(default_factory=list)
+    ledger: Annotated[Name, AfterValidator(_check_ledger)] | None = "sqlite:///var/ledger.db"
+    record: RecordSettings = RecordSettings()
+    credits: dict[Name, dict[Ratio, Annotated[float, Field(ge=0, le=1)]]] = Field(default_factory=dict)
 
 
 NOT_YET = {
-    "ledger": "no SLA ledger is written by this version",
     "trusted_proxies": "forwarded addresses are not read by this version",
 }
 """Settings of the documented shape that have no effect here: refused rather than ignored."""

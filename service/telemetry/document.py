@@ -2,10 +2,21 @@
 
 from collections.abc import Iterable
 
+from service.domain.condition import Condition
 from service.domain.event import FailureCause
+from service.domain.kind import GENERATING_KINDS
 from service.domain.outcome import Outcome
-from service.telemetry.labels import GENERATING_KINDS, KINDS, NO_TIER, OTHER_KIND, Stage, WorkerPhase, can_occur
-from service.telemetry.metrics import METRICS, PROCESS_METRICS, TIER_EDGES, Metric
+from service.flow.band import Claim
+from service.flow.quota import Passage
+from service.slo.cause import Cause
+from service.slo.objective import Indicator
+from service.slo.window import THIRTY_DAYS, write_duration
+from service.telemetry.kinds import Metric
+from service.telemetry.labels import KINDS, NO_TIER, OTHER_KIND, STORE_CALL_KINDS, Stage, WorkerPhase, can_occur
+from service.telemetry.metrics import METRICS, PROCESS_METRICS, TIER_EDGES
+from service.telemetry.prober_metrics import PROBER_METRICS
+from service.telemetry.scaler_metrics import SCALER_METRICS
+from service.telemetry.slo_events import COUNTED
 
 _HEAD = """# Metrics
 
@@ -22,6 +33,13 @@ def build_document() -> str:
     """The whole document."""
     parts = [_HEAD, "## Labels\n", _render_labels(), "## Number of series\n", _render_series(), "## Metrics\n"]
     parts += [_render_metric(metric) for metric in METRICS]
+    parts += ["## The scaler's metrics\n", "Scraped at its own port.\n"]
+    parts += [_render_metric(metric) for metric in SCALER_METRICS]
+    parts += [
+        "## The prober's metrics\n",
+        "Scraped at its own port.\n",
+        *(_render_metric(metric) for metric in PROBER_METRICS),
+    ]
     rows = [(f"`{name}`", kind, text) for name, kind, text in PROCESS_METRICS]
     parts += ["## The process, from prometheus_client\n", _render_table(("metric", "type", "meaning"), rows)]
     return "\n".join(parts)
@@ -44,7 +62,19 @@ def _render_labels() -> str:
         ("outcome", _quote(outcome.label for outcome in Outcome)),
         ("stage", _quote(stage.value for stage in Stage)),
         ("state", _quote(phase.value for phase in WorkerPhase)),
-        ("cause", _quote(cause.value for cause in FailureCause)),
+        ("claim", _quote(claim.value for claim in Claim)),
+        ("cause", f"of attempts {_quote(cause.value for cause in FailureCause)}; of misses "
+                  f"{_quote(cause.value for cause in Cause)}"),
+        ("slo", _quote(indicator.value for indicator in Indicator)),
+        ("result", f"{_quote(result.value for result in COUNTED)}; what does not apply to a request is not counted"),
+        ("window", f"{_quote(map(write_duration, THIRTY_DAYS.windows_s))}"),
+        ("model", "the configured model"),
+        ("passage", _quote(passage.value for passage in Passage)),
+        ("call", _quote(STORE_CALL_KINDS)),
+        ("condition", _quote(condition.value for condition in Condition)),
+        ("band", "a band of the core by number: below 32 guaranteed by rank, below 64 excess, 64 best effort"),
+        ("pool", "the scaler's pool"),
+        ("part", "`forecast`, `reactive`, `burn`, `wanted`"),
         ("worker", "ids of the workers known at the moment of the scrape"),
         ("version", "of the running gateway"),
     ]  # fmt: skip
@@ -56,8 +86,9 @@ def _render_series() -> str:
         f"`sluice_requests_total` has {_count_endings(True)} series per tier and {_count_endings(False)} of the tier "
         f"`{NO_TIER}`, all created at 0: {count_request_series(3)} with three tiers. Endings that are not expected of "
         "a kind are counted under a series of their own if they happen; labels come from closed sets, so with T tiers "
-        f"there are never more than (T + 1) x {len(KINDS) + 1} x {len(Outcome)}.\nAll else is some 80 series per tier "
-        "(four histograms, four token counters), 3 per worker and about 100 more.\n"
+        f"there are never more than (T + 1) x {len(KINDS) + 1} x {len(Outcome)}.\nAll else is some 140 series per tier "
+        "(four histograms, four token counters, 12 counters of events; 32 of budgets where all is promised), 3 per "
+        "worker and about 100 more.\n"
     )
 
 

@@ -1,6 +1,6 @@
 """Writes all figures in Prometheus' text formats when somebody scrapes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import generate_latest
@@ -15,8 +15,9 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.registry import Collector
 
 from service.telemetry.gauges import Snapshot, read_gauges
+from service.telemetry.kinds import Distributions, Family, Kind
 from service.telemetry.lag import LoopLag
-from service.telemetry.metrics import BUILD_INFO, Distributions, Family, Kind
+from service.telemetry.metrics import BUILD_INFO
 from service.telemetry.recorder import Recorder
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -26,15 +27,24 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 class Exposition(Collector):
     """The one scrape target of this process, on a registry of its own.
 
-    ``gauges`` is called at each scrape, on the loop: it may read the core, which has one writer. No ``*_created``
-    series are written: they would double the counters and nobody reads them.
+    ``gauges`` is called at each scrape, on the loop: it may read the core, which has one writer; so are those of
+    ``more``, who have figures of their own. No ``*_created`` series are written: they would double the counters and
+    nobody reads them.
     """
 
-    def __init__(self, recorder: Recorder, lag: LoopLag, gauges: Callable[[], Snapshot], version: str) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        lag: LoopLag,
+        gauges: Callable[[], Snapshot],
+        version: str,
+        *more: Callable[[], Iterable[Family]],
+    ) -> None:
         self._recorder = recorder
         self._lag = lag
         self._gauges = gauges
         self._version = version
+        self._more = more
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -49,12 +59,15 @@ class Exposition(Collector):
     def collect(self) -> Iterator[Metric]:
         """All families; called by the registry."""
         for family in self._recorder.families():
-            yield _convert(family)
+            yield convert_family(family)
+        for source in self._more:
+            for family in source():
+                yield convert_family(family)
         for distributions in self._recorder.distributions():
-            yield _convert_histograms(distributions)
+            yield convert_histograms(distributions)
         for family in read_gauges(self._gauges()):
-            yield _convert(family)
-        yield _convert_histograms(self._lag.distributions())
+            yield convert_family(family)
+        yield convert_histograms(self._lag.distributions())
         info = InfoMetricFamily(BUILD_INFO.name.removesuffix("_info"), BUILD_INFO.help)
         info.add_metric((), {BUILD_INFO.labels[0]: self._version})
         yield info
@@ -83,7 +96,8 @@ def _read_weight(parameters: list[str]) -> float:
     return 1.0
 
 
-def _convert(family: Family) -> Metric:
+def convert_family(family: Family) -> Metric:
+    """A counter or gauge as prometheus_client writes it."""
     metric = family.metric
     out: CounterMetricFamily | GaugeMetricFamily
     if metric.kind is Kind.COUNTER:
@@ -95,7 +109,8 @@ def _convert(family: Family) -> Metric:
     return out
 
 
-def _convert_histograms(distributions: Distributions) -> Metric:
+def convert_histograms(distributions: Distributions) -> Metric:
+    """A histogram as prometheus_client writes it."""
     metric = distributions.metric
     out = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
     for labels, histogram in distributions.series:

@@ -6,14 +6,12 @@ Tiers come from the configuration and workers from discovery; both are bounded b
 from enum import Enum
 from typing import assert_never
 
+from service.domain.kind import GENERATING_KINDS
 from service.domain.outcome import Outcome, Phase
 from service.flow.stats import WorkerStats
 
 NO_TIER = "none"
 """Tier of requests that ended before anybody knew whose they were."""
-
-GENERATING_KINDS = ("chat_completions", "completions", "responses", "messages")
-"""Routes that generate tokens: only these have a TTFT, a TPOT and an E2E time."""
 
 STORED_KIND = "responses_stored"
 """Reads of stored answers: past queue and permits, and their usage was counted when the answer was made."""
@@ -23,6 +21,9 @@ KINDS = (*GENERATING_KINDS, "messages_count_tokens", "embeddings", "tokenize", "
 
 OTHER_KIND = "other"
 """A route that this room was not told of. Its series appears only if that happens."""
+
+STORE_CALL_KINDS = ("count", "exchange", "directory", "load")
+"""What the shared store is asked: how many gateways there are, leases of quota, tenants and keys, load."""
 
 _RESPONSE_KINDS = ("responses", STORED_KIND)
 
@@ -46,6 +47,8 @@ class WorkerPhase(Enum):
     READY = "ready"
     RESTING = "resting"
     DRAINING = "draining"
+    STARTING = "starting"
+    """It has never been healthy yet."""
     UNHEALTHY = "unhealthy"
     LEAVING = "leaving"
     """No longer listed, but still busy with requests."""
@@ -56,7 +59,7 @@ def phase_of(worker: WorkerStats) -> WorkerPhase:
     if not worker.listed:
         return WorkerPhase.LEAVING
     if not worker.healthy:
-        return WorkerPhase.UNHEALTHY
+        return WorkerPhase.STARTING if worker.starting else WorkerPhase.UNHEALTHY
     if worker.draining:
         return WorkerPhase.DRAINING
     return WorkerPhase.RESTING if worker.resting else WorkerPhase.READY

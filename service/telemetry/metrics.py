@@ -1,75 +1,8 @@
 """Declares every metric of the service: the one place where names, units, labels and buckets are written."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import NamedTuple
+from service.telemetry.kinds import Declared, Metric
 
-from service.telemetry.histogram import Histogram
-
-
-class Kind(Enum):
-    """What Prometheus takes a metric for."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-    INFO = "info"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric. ``name`` is the name as scraped, without the suffixes of a histogram; ``unit`` is part of it.
-
-    ``edges`` are a histogram's base buckets in seconds, ``why`` the reason for them; which thresholds of the configured
-    tiers become edges too is said in :data:`TIER_EDGES`.
-    """
-
-    name: str
-    kind: Kind
-    unit: str
-    help: str
-    labels: tuple[str, ...] = ()
-    edges: tuple[float, ...] = ()
-    why: str = ""
-
-
-class Family(NamedTuple):
-    """One metric with all its present values, each under its label values."""
-
-    metric: Metric
-    values: Sequence[tuple[tuple[str, ...], float]]
-
-
-class Distributions(NamedTuple):
-    """One histogram metric with all its series, each under its label values."""
-
-    metric: Metric
-    series: Sequence[tuple[tuple[str, ...], Histogram]]
-
-
-@dataclass(slots=True)
-class _Declared:
-    metrics: list[Metric] = field(default_factory=list)
-
-    def counter(self, name: str, unit: str, text: str, *labels: str) -> Metric:
-        return self._add(Metric(name, Kind.COUNTER, unit, text, labels))
-
-    def gauge(self, name: str, unit: str, text: str, *labels: str) -> Metric:
-        return self._add(Metric(name, Kind.GAUGE, unit, text, labels))
-
-    def histogram(self, name: str, text: str, why: str, edges: tuple[float, ...], *labels: str) -> Metric:
-        return self._add(Metric(name, Kind.HISTOGRAM, "seconds", text, labels, edges, why))
-
-    def info(self, name: str, text: str, *labels: str) -> Metric:
-        return self._add(Metric(name, Kind.INFO, "", text, labels))
-
-    def _add(self, metric: Metric) -> Metric:
-        self.metrics.append(metric)
-        return metric
-
-
-_declare = _Declared()
+_declare = Declared()
 
 # ---------------------------------------------------------------- requests, settled once each
 
@@ -131,6 +64,33 @@ OUTPUT_TOKENS_ESTIMATED = _declare.counter(
     "tier",
 )  # fmt: skip
 
+# ---------------------------------------------------------------- what was promised
+
+SLO_EVENTS = _declare.counter(
+    "sluice_slo_events_total", "events",
+    "Requests as objectives count them: each once by availability, by the others where they apply to it.",
+    "tier", "model", "slo", "result",
+)  # fmt: skip
+SLO_MISSES = _declare.counter(
+    "sluice_slo_misses_total", "requests",
+    "Requests that missed anything promised, by what it was for want of; only capacity is bought with workers.",
+    "tier", "cause",
+)  # fmt: skip
+BURN_RATE = _declare.gauge(
+    "sluice_slo_burn_rate", "",
+    "How many times as fast as it may this gateway alone spends an error budget, over one window; absent where nothing "
+    "happened.",
+    "tier", "slo", "window",
+)  # fmt: skip
+BUDGET_LEFT = _declare.gauge(
+    "sluice_slo_budget_left_ratio", "ratio",
+    "What is left of the 30-day error budget by what this gateway has seen since it started; below 0 it is overspent.",
+    "tier", "slo",
+)  # fmt: skip
+MAINTENANCE = _declare.gauge(
+    "sluice_maintenance", "", "1 while an announced maintenance window is in force, else 0."
+)  # fmt: skip
+
 # ---------------------------------------------------------------- what the core was told and ordered
 
 DISPATCHES = _declare.counter(
@@ -183,12 +143,64 @@ WORKER_LOAD_AGE = _declare.gauge(
     "worker",
 )  # fmt: skip
 WORKERS = _declare.gauge("sluice_workers", "workers", "Workers by what they are good for, each in one state.", "state")
+OFFERED_WORK = _declare.counter(
+    "sluice_offered_work_seconds_total", "seconds",
+    "Worker-seconds of work that arrived, refused work among it; its rate is demand in workers.",
+    "claim",
+)  # fmt: skip
+QUEUED_WORK = _declare.gauge(
+    "sluice_queued_work_seconds", "seconds", "Worker-seconds of work that waits in the queue.", "claim"
+)  # fmt: skip
+CLAIM_PERMITS = _declare.gauge(
+    "sluice_claim_permits_held", "", "Permits held, by what their requests may claim.", "claim"
+)  # fmt: skip
+PERMITS = _declare.gauge("sluice_permits", "", "Permits of all usable workers together; 0 when no worker is usable.")
+WORKER_KV = _declare.gauge(
+    "sluice_worker_kv_ratio", "ratio", "Share of a worker's KV cache in use; absent while it does not say.", "worker"
+)  # fmt: skip
+DISCOVERY_AGE = _declare.gauge(
+    "sluice_discovery_age_seconds", "seconds",
+    "Age of the last confirmation of the list of workers; absent before the first, and where the list is in the file.",
+)  # fmt: skip
+DISCOVERY_FAILURES = _declare.counter(
+    "sluice_discovery_failures_total", "failures",
+    "Attempts to learn of workers that failed: a name did not resolve, a list or a watch broke or was refused.",
+)  # fmt: skip
+DISCOVERY_MISSED = _declare.counter(
+    "sluice_discovery_missed_total", "lists",
+    "Lists with a change of which the watch had not told: it was silent, or has gaps.",
+)  # fmt: skip
 BROWNOUT_LEVEL = _declare.gauge(
     "sluice_brownout_level", "", "Level of brownout that an operator has forced, 0 (none) to 3."
+)  # fmt: skip
+CEILING = _declare.gauge(
+    "sluice_ceiling_ratio", "ratio", "Share of a worker's permits left to a band that budgets hold back.", "band"
 )  # fmt: skip
 JOURNAL_DROPPED = _declare.counter(
     "sluice_journal_dropped_total", "events",
     "Decisions that are missing from the journal file: no room, no disk, or it is full; absent without a journal.",
+)  # fmt: skip
+LEDGER_WAITING = _declare.gauge(
+    "sluice_ledger_waiting_entries", "entries",
+    "Entries that are safe in the spool and not in the database yet; absent without a ledger.",
+)  # fmt: skip
+LEDGER_PENDING = _declare.gauge(
+    "sluice_ledger_pending_entries", "entries",
+    "Entries that are only in memory: those of the last 0.1 s, or more if the disk fails; absent without a ledger.",
+)  # fmt: skip
+LEDGER_LOST = _declare.counter(
+    "sluice_ledger_lost_total", "entries",
+    "Entries that found no room in the spool nor in memory and exist only as this number; absent without a ledger.",
+)  # fmt: skip
+LEDGER_SPOOL_BYTES = _declare.gauge(
+    "sluice_ledger_spool_bytes", "bytes", "What the spool takes on the disk; absent without a ledger."
+)  # fmt: skip
+LEDGER_SPOOL_BYTES_MAX = _declare.gauge(
+    "sluice_ledger_spool_max_bytes", "bytes", "What the spool may take on the disk; absent without a ledger."
+)  # fmt: skip
+LEDGER_AWAY = _declare.gauge(
+    "sluice_ledger_database_away", "",
+    "1 while the clerk cannot write the ledger's database, else 0; absent without a ledger.",
 )  # fmt: skip
 BODY_BYTES = _declare.gauge(
     "sluice_body_bytes_in_flight", "",
@@ -196,6 +208,29 @@ BODY_BYTES = _declare.gauge(
 )  # fmt: skip
 CONNECTIONS = _declare.gauge(
     "sluice_connections", "connections", "Open client connections; absent if the listener does not say."
+)  # fmt: skip
+
+# ---------------------------------------------------------------- contracts, and what gateways share
+
+QUOTA_DECISIONS = _declare.counter(
+    "sluice_quota_decisions_total", "decisions",
+    "Looks at the limits of a contract, by what became of them; later ones of the same request count too.",
+    "passage",
+)  # fmt: skip
+QUOTA_ACCOUNTS = _declare.gauge(
+    "sluice_quota_accounts", "accounts", "Tenants with limits that sent something within the last minutes."
+)  # fmt: skip
+STORE_CALLS = _declare.counter(
+    "sluice_store_calls_total", "calls",
+    "Calls of the shared store, by what was asked and how it answered; absent without a store.",
+    "call", "condition",
+)  # fmt: skip
+STORE_AWAY = _declare.gauge(
+    "sluice_store_away", "",
+    "1 while quotas go on from shares because the shared store does not answer, else 0; absent without a store.",
+)  # fmt: skip
+GATEWAYS = _declare.gauge(
+    "sluice_gateways", "gateways", "Gateways by which shares are reckoned, this one too; absent without a store."
 )  # fmt: skip
 
 # ---------------------------------------------------------------- the process

@@ -6,12 +6,14 @@ from typing import Protocol, assert_never
 from service.domain.command import Command, Dispatch, Enqueue, Refuse, Revoke
 from service.domain.errors import InvariantError
 from service.domain.event import AttemptFailed, Event, FailureCause
+from service.domain.kind import GENERATING_KINDS
 from service.domain.outcome import Outcome
 from service.domain.tier import Tier
 from service.domain.units import TierName
 from service.flow.config import Reconfigured
 from service.telemetry.histogram import Histogram, merge_edges
-from service.telemetry.labels import GENERATING_KINDS, KINDS, NO_TIER, OTHER_KIND, STORED_KIND, Stage, can_occur
+from service.telemetry.kinds import Distributions, Family, Metric
+from service.telemetry.labels import KINDS, NO_TIER, OTHER_KIND, STORED_KIND, Stage, can_occur
 from service.telemetry.metrics import (
     ATTEMPT_FAILURES,
     CACHED_TOKENS,
@@ -27,9 +29,6 @@ from service.telemetry.metrics import (
     STAGE,
     TPOT,
     TTFT,
-    Distributions,
-    Family,
-    Metric,
 )
 
 _COMPLETED = Outcome.COMPLETED

@@ -1,6 +1,6 @@
 """Where a worker listens."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from service.domain.units import WorkerId
@@ -13,6 +13,8 @@ class WorkerAddress:
     ``worker_id`` is what the source of the list knows it by: ``host:port`` for static and DNS sources, the pod's UID
     for Kubernetes. The process found there may change; :mod:`service.workers.identity` notices that.
     ``server_name``: the name its certificate must be for, where ``host`` is only what that name resolved to.
+    ``pod``: what people call it, where that differs. ``leaving``: the platform is about to end it. Neither of these two
+    makes it another place.
     """
 
     worker_id: WorkerId
@@ -20,6 +22,8 @@ class WorkerAddress:
     port: int
     tls: bool = False
     server_name: str | None = None
+    pod: str | None = field(default=None, compare=False)
+    leaving: bool = field(default=False, compare=False)
 
     @property
     def authority(self) -> str:
@@ -30,6 +34,10 @@ class WorkerAddress:
     def base_url(self) -> str:
         """URL without a path."""
         return f"{'https' if self.tls else 'http'}://{self.authority}"
+
+    def as_leaving(self, leaving: bool) -> "WorkerAddress":
+        """The same place, with this said of it."""
+        return self if leaving is self.leaving else replace(self, leaving=leaving)
 
 
 def format_authority(host: str, port: int) -> str:

@@ -6,7 +6,6 @@ by the next list; a source that watches (Kubernetes) keeps its own picture, list
 """
 
 import asyncio
-import functools
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +34,8 @@ class Discovery(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryStatus:
-    """For operators and metrics. ``confirmed_at`` is when the list was last known to be true."""
+    """For operators and metrics. ``confirmed_at`` is when the list was last known to be true; ``missed`` counts lists
+    that held a change of which a watch had not told."""
 
     source: str
     listed: int
@@ -43,6 +43,7 @@ class DiscoveryStatus:
     failures: int = 0
     empty_answers: int = 0
     expired: bool = False
+    missed: int = 0
     last_error: str | None = None
 
 
@@ -199,16 +200,3 @@ class DnsDiscovery:
         hosts = sorted({str(info[4][0]) for info in infos if info[0] in (socket.AF_INET, socket.AF_INET6)})
         port, tls, name = self._config.port, self._config.tls, self._config.name if self._config.tls else None
         return tuple(WorkerAddress(WorkerId(format_authority(host, port)), host, port, tls, name) for host in hosts)
-
-
-def build_discovery(
-    dns: DnsConfig | None,
-    workers: Sequence[WorkerAddress],
-    loop: asyncio.AbstractEventLoop,
-    now: Callable[[], float],
-    chance: Chance,
-) -> Discovery:
-    """By name if there is one, else the list."""
-    if dns is None:
-        return StaticDiscovery(workers, now)
-    return DnsDiscovery(dns, functools.partial(loop.getaddrinfo, type=socket.SOCK_STREAM), now, chance)

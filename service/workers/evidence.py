@@ -35,7 +35,8 @@ class Evidence:
     ``health`` is the last answer of ``/health``, ``None`` before the first; ``greeted`` tells that it was good once.
     ``misses`` counts failed scrapes since the worker last answered anything. ``scrape_failures`` counts failed scrapes
     since the last good one. ``good_probes`` counts good answers since the last bad one. ``proven_at`` is the last
-    moment of progress. ``served_models`` is ``None`` until the list was read once.
+    moment of progress. ``served_models`` is ``None`` until the list was read once. ``deviations``: what it runs other
+    than its profile asks, ``None`` until its page was looked at for that. ``leaving``: the platform is about to end it.
     """
 
     joined_at: float
@@ -52,6 +53,8 @@ class Evidence:
     in_flight: int = 0
     last_byte_at: float | None = None
     served_models: frozenset[str] | None = None
+    deviations: tuple[str, ...] | None = None
+    leaving: bool = False
 
     @property
     def busy(self) -> bool:
@@ -126,6 +129,16 @@ def observe_health(evidence: Evidence, answer: Answer) -> Evidence:
 def observe_models(evidence: Evidence, models: frozenset[str]) -> Evidence:
     """The list of served models was read."""
     return replace(evidence, served_models=models)
+
+
+def observe_deviations(evidence: Evidence, deviations: tuple[str, ...]) -> Evidence:
+    """Its page was held against the profile."""
+    return replace(evidence, deviations=deviations)
+
+
+def observe_leaving(evidence: Evidence, leaving: bool) -> Evidence:
+    """The platform is about to end it, or is not after all."""
+    return replace(evidence, leaving=leaving)
 
 
 def observe_token(evidence: Evidence, now: float) -> Evidence:

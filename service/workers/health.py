@@ -6,7 +6,8 @@ while there is work: then tokens do.
 
 Trade-offs: with several engines behind one address (data parallel) one frozen engine hides behind the others' tokens.
 Cache growth counts as progress, so an engine that only ever preempts and refills is left to the relay's own limits.
-A worker that shuts its listener while it still finishes streams is ejected at once, and its streams are taken back.
+A worker that shuts its listener while it still finishes streams is ejected at once and its streams are taken back,
+unless the platform has said that it is about to end it: then they go on for as long as bytes come.
 """
 
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ class HealthConfig:
     ``failures_to_eject``: scrapes that fail in a row, with nothing else answered, before an idle worker is ejected.
     ``stale_after_s``: age from which a load is called stale.
     ``recovery_probes``: good answers in a row before an ejected worker is used again.
+    ``confirms_profile``: a worker is used only when its page has shown that it runs what its profile asks.
+    ``proves_first``: a worker is used only when tokens have come out of it, somebody's or those of a probe.
     ``longest_tick_s``: bound of one step of starvation, see :func:`service.workers.evidence.observe_tick`.
     """
 
@@ -36,21 +39,28 @@ class HealthConfig:
     failures_to_eject: int = 3
     stale_after_s: float = 5.0
     recovery_probes: int = 2
+    confirms_profile: bool = False
+    proves_first: bool = False
     longest_tick_s: float = 3.0
 
 
 class Reason(Enum):
-    """Why a worker is judged as it is; the first two are healthy."""
+    """Why a worker is judged as it is; the first three are healthy."""
 
     GOOD = "good"
     STALE = "stale"
     """Usable, but its load is old or unknown: only the gateway's own counts tell how full it is."""
+
+    FINISHING = "finishing"
+    """It is about to end and takes nobody any more, but what it has goes on."""
 
     UNPROVEN = "unproven"
     """Too little is known of it yet."""
     REFUSED = "refused"
     ENGINE_DEAD = "engine_dead"
     WRONG_MODEL = "wrong_model"
+    OFF_PROFILE = "off_profile"
+    """It runs other than its profile asks: slower, or with less room, than what was promised for it."""
     STALLED = "stalled"
     """It has work, and nothing comes of it."""
     SILENT = "silent"
@@ -61,7 +71,7 @@ class Reason(Enum):
     @property
     def healthy(self) -> bool:
         """Whether a worker judged so may be given work."""
-        return self in (Reason.GOOD, Reason.STALE)
+        return self in (Reason.GOOD, Reason.STALE, Reason.FINISHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +91,20 @@ class Health:
 def judge(evidence: Evidence, config: HealthConfig, now: float) -> Reason:
     """What ``evidence`` says by itself, without regard to earlier judgements."""
     if Answer.REFUSED in (evidence.scrape, evidence.health):
-        return Reason.REFUSED
+        return Reason.FINISHING if _is_finishing(evidence, config) else Reason.REFUSED
     if evidence.health is Answer.DEAD:
         return Reason.ENGINE_DEAD
     if serves(evidence, config) is False:
         return Reason.WRONG_MODEL
+    if config.confirms_profile and evidence.deviations:
+        return Reason.OFF_PROFILE
     if evidence.starved_s >= stall_limit_s(evidence, config, now):
         return Reason.STALLED
     if evidence.misses >= config.failures_to_eject:
         speaking = evidence.busy and evidence.starved_s < config.stall_after_s
         if not speaking:
             return Reason.SILENT
-    if serves(evidence, config) is None or not _is_known(evidence):
+    if serves(evidence, config) is None or not _is_known(evidence, config):
         return Reason.UNPROVEN
     return Reason.GOOD if is_fresh(evidence, config, now) else Reason.STALE
 
@@ -138,13 +150,24 @@ def wants_token(evidence: Evidence, health: Health, config: HealthConfig, now: f
         return False
     if evidence.starved_s >= stall_limit_s(evidence, config, now) / 2:
         return True
+    if config.proves_first and evidence.proven_at is None and evidence.greeted and not health.ever_healthy:
+        return True
     unseen = evidence.load is None and evidence.scrape_failures > 0
     return not health.healthy and evidence.health is Answer.OK and unseen and evidence.proven_at is None
 
 
-def _is_known(evidence: Evidence) -> bool:
+def _is_known(evidence: Evidence, config: HealthConfig) -> bool:
     """Enough to begin with: it worked before our eyes, or both its page and its ``/health`` were good."""
+    if config.confirms_profile and evidence.deviations is None:
+        return False
+    if config.proves_first:
+        return evidence.proven_at is not None
     return evidence.proven_at is not None or (evidence.load is not None and evidence.greeted)
+
+
+def _is_finishing(evidence: Evidence, config: HealthConfig) -> bool:
+    """Who gets no new work anyway may shut its door before its last answers are out."""
+    return evidence.leaving and evidence.in_flight > 0 and evidence.starved_s < config.stall_after_s
 
 
 def _has_recovered(evidence: Evidence, config: HealthConfig) -> bool:

@@ -54,6 +54,10 @@ class Roster(Protocol):
         yet, so that a drain meant for the place can be carried over."""
         ...
 
+    def set_leaving(self, worker_id: WorkerId, leaving: bool) -> None:
+        """The platform is about to end ``worker_id``: no new work; called when the core knows it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
@@ -67,6 +71,7 @@ class WorkerStatus:
     starved_s: float
     in_flight: int
     served_models: frozenset[str] | None
+    deviations: tuple[str, ...] | None
     scrape_failures: int
     faults: int
 
@@ -153,6 +158,15 @@ class Monitor:
             self._leave(watch)
         for address in joined:
             self._join(address, None)
+        leaving = {address.worker_id: address.leaving for address in found}
+        for watch in self._watches.values():
+            self._note_leaving(watch, leaving[watch.address.worker_id])
+
+    def _note_leaving(self, watch: Watch, leaving: bool) -> None:
+        if leaving is not watch.address.leaving:
+            watch.set_leaving(leaving)
+            _LOG.info("worker %s is %s", watch.worker_id, "about to end" if leaving else "to stay after all")
+            self._roster.set_leaving(watch.worker_id, leaving)
 
     def _join(self, address: WorkerAddress, incarnation: Incarnation | None) -> WorkerId:
         """``incarnation`` is given if it is known that another process is there than before."""
@@ -168,7 +182,7 @@ class Monitor:
         worker_id = WorkerId(f"{address.worker_id}{suffix}")
         watch = Watch(
             worker_id,
-            address,
+            address.as_leaving(False),
             past.incarnation,
             Probe(self._build_client(), address.base_url, self._config.probe, address.server_name),
             self._config,
@@ -208,6 +222,7 @@ class Monitor:
         self._leave(watch)
         new_id = self._join(watch.address, incarnation)
         self._roster.replaced(watch.worker_id, new_id)
+        self._note_leaving(self._watches[new_id], watch.address.leaving)
 
     def _look_at_traffic(self, worker_id: WorkerId) -> tuple[int, float | None]:
         return self._traffic.in_flight(worker_id), self._traffic.last_byte_at(worker_id)
@@ -224,6 +239,7 @@ def _describe(watch: Watch, now: float) -> WorkerStatus:
         evidence.starved_s,
         evidence.in_flight,
         evidence.served_models,
+        evidence.deviations,
         evidence.scrape_failures,
         watch.faults,
     )

@@ -17,8 +17,10 @@ from service.workers.evidence import (
     Answer,
     Evidence,
     begin,
+    observe_deviations,
     observe_ejection,
     observe_health,
+    observe_leaving,
     observe_load,
     observe_models,
     observe_scrape_failure,
@@ -35,6 +37,9 @@ from service.workers.scrape import read_page
 _LOG = logging.getLogger("sluice.workers")
 
 
+FindDeviations = Callable[[bytes], tuple[str, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class MonitorConfig:
     """Paces of probing.
@@ -44,6 +49,7 @@ class MonitorConfig:
     between two one-token requests. ``parole_s``: after so long an ejected worker whose ``/health`` is good is tried
     again even though it cannot be asked for a token (an embedding model answers 4xx). ``shortest_gap_s``: least time
     between two turns, however often the worker is suspected. ``jitter_ratio``: spread of the pace.
+    ``find_deviations``: reads from a metrics page in what a worker runs other than its profile asks.
     """
 
     interval_s: float = 1.0
@@ -54,6 +60,7 @@ class MonitorConfig:
     parole_s: float = 30.0
     shortest_gap_s: float = 0.05
     jitter_ratio: float = 0.1
+    find_deviations: FindDeviations | None = None
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     health: HealthConfig = field(default_factory=HealthConfig)
 
@@ -102,6 +109,11 @@ class Watch:
         """Somebody had trouble with it: ask everything at once."""
         self._suspected = True
         self._wake.set()
+
+    def set_leaving(self, leaving: bool) -> None:
+        """The platform is about to end it, or is not after all."""
+        self.address = self.address.as_leaving(leaving)
+        self._learn(observe_leaving(self.evidence, leaving), self._now())
 
     def close(self) -> None:
         """From now on tell nothing, whatever calls still bring."""
@@ -195,6 +207,11 @@ class Watch:
         required = self._config.health.required_model
         if evidence.served_models is None and required is not None and page.incarnation.model == required:
             evidence = observe_models(evidence, frozenset({required}))
+        if evidence.deviations != () and self._config.find_deviations is not None:  # until it is confirmed
+            deviations = self._config.find_deviations(reply.body)
+            for deviation in set(deviations) - set(evidence.deviations or ()):
+                _LOG.warning("worker %s is off its profile: %s", self.worker_id, deviation)
+            evidence = observe_deviations(evidence, deviations)
         self._submit(WorkerLoadSeen(self.worker_id, page.load))
         self._learn(evidence, now)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.launch.command import build_worker_command
+from service.launch.command import Seat, build_worker_command
 from service.launch.cpu_engine import CpuEngine
 from service.launch.profile import KvDtype, WorkerProfile, find_profile_faults
 from service.launch.profiles import Overrides, apply_overrides, build_cpu_small_profile, build_m31_flash_profile
@@ -58,6 +58,7 @@ def build_profiles() -> list[WorkerProfile]:
     cpu = build_cpu_small_profile(Path("/models/small"))
     profiles = [m31, cpu]
     profiles += [apply_overrides(m31, draw_m31_overrides(chance)) for _ in range(120)]
+    profiles += [apply_overrides(m31, Overrides(nodes=nodes, tensor_parallel=8)) for nodes in (2, 4)]
     profiles += [
         apply_overrides(cpu, Overrides(speculation="ngram", guessed_tokens=guessed_tokens, running_requests=running))
         for guessed_tokens in (1, 3, 8)
@@ -68,7 +69,10 @@ def build_profiles() -> list[WorkerProfile]:
 
 def tail_of(profile: WorkerProfile) -> list[str]:
     """The words after ``vllm serve``."""
-    return list(build_worker_command(profile, port=8000).argv[2:])
+    nodes = profile.layout.nodes
+    return list(
+        build_worker_command(profile, port=8000, seat=Seat(nodes - 1, "10.0.0.1") if nodes > 1 else None).argv[2:]
+    )
 
 
 @pytest.fixture(scope="module")

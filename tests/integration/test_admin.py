@@ -23,6 +23,8 @@ ACTIONS = [
     "/admin/v1/brownout",
     "/admin/v1/workers/x/drain",
     "/admin/v1/workers/x/undrain",
+    "/admin/v1/workers/leave",
+    "/admin/v1/restraint",
 ]
 
 
@@ -181,3 +183,22 @@ def test_a_port_that_is_taken_is_named_with_the_cure(gateway, tmp_path):
     assert f"port {gateway.port} on 127.0.0.1 is taken" in done.stderr
     assert "listen.port" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_operator_switches_restraint_off_and_on(gateway):
+    assert gateway.admin("GET", "/admin/v1/state").json()["restraint"] == {"on": True, "ceilings": {}}
+
+    def send(body):
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        return httpx.post(f"{gateway.admin_url}/admin/v1/restraint", content=body, headers=headers, trust_env=False)
+
+    assert send(b'{"on": false}').json() == {"on": False, "ceilings": {}}
+    for wrong in (b"", b'{"on": 1}', b'{"on": true, "more": 1}', b"[]"):
+        assert send(wrong).status_code == 422
+    assert send(b'{"on": true}').json()["on"]
+
+
+def test_the_last_worker_may_not_go(gateway):
+    answer = gateway.admin("POST", "/admin/v1/workers/leave")
+    assert answer.status_code == 409
+    assert "only one is left" in answer.json()["error"]["message"]

@@ -3,15 +3,18 @@
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 
-from tests.support.service_process import KEY, Process, read_stream, request_body, run_gateway, run_worker
+from tests.support.service_process import KEY, TOKEN, Process, read_stream, request_body, run_gateway, run_worker
 
 pytestmark = pytest.mark.integration
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -74,6 +77,23 @@ async def test_streams_finish_and_new_requests_are_served_while_leaving(tmp_path
             await asyncio.open_connection("127.0.0.1", gateway.port)
 
 
+async def test_who_keeps_a_connection_is_sent_elsewhere_before_it_is_closed_under_his_hands(tmp_path):
+    limits = {"requests_per_worker": 64, "drain_delay_s": 20.0, "grace_s": 30.0}
+    with run_worker(tmp_path, "instant") as worker, run_gateway(tmp_path, [worker], limits=limits) as gateway:
+        async with httpx.AsyncClient(trust_env=False, base_url=gateway.url, headers=HEADERS) as client:
+            body = request_body(2, stream=False)
+            answers = [await client.post("/v1/chat/completions", json=body), await client.get("/v1/models")]
+            assert ["close" in answer.headers.get("connection", "") for answer in answers] == [False, False]
+            gateway.admin("POST", "/admin/v1/drain")
+            answers = [await client.post("/v1/chat/completions", json=body) for _ in range(3)]
+            answers += [await client.get("/v1/models"), await client.get("/readyz")]
+            assert [answer.status_code for answer in answers] == [200, 200, 200, 200, 503]
+            assert all(answer.headers["connection"] == "close" for answer in answers)
+            assert gateway.admin("GET", "/admin/v1/drain").json()["connections"] == 0
+        gateway.signal(signal.SIGTERM)
+        gateway.signal(signal.SIGTERM)
+
+
 async def test_what_outlives_the_grace_gets_an_error_event(tmp_path):
     limits = {"requests_per_worker": 64, "drain_delay_s": 0.0, "grace_s": 0.7}
     with run_worker(tmp_path) as worker, run_gateway(tmp_path, [worker], limits=limits) as gateway:
@@ -125,6 +145,76 @@ async def test_a_drained_worker_keeps_its_streams_and_gets_no_new_work(tmp_path)
             with contextlib.suppress(KeyError):
                 now = {one["id"]: one for one in gateway.admin("GET", "/admin/v1/workers").json()["workers"]}
                 assert now[worker_id]["draining"] is False
+
+
+def run_command(*words: str) -> "subprocess.CompletedProcess[str]":
+    """A command as a pod's hook runs it: no shell, nothing on its standard input."""
+    return subprocess.run(
+        [sys.executable, "-m", "service", *words],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "SLUICE_ADMIN_TOKEN": TOKEN},
+    )  # fmt: skip
+
+
+def test_the_hook_of_a_gateway_returns_at_once_or_after_its_own_bound(tmp_path):
+    limits = {"requests_per_worker": 64, "drain_delay_s": 60.0, "grace_s": 90.0}
+    with run_worker(tmp_path, "instant") as worker, run_gateway(tmp_path, [worker], limits=limits) as gateway:
+        for words in ((), ("--wait-s", "0.2")):
+            said = run_command("drain", "--admin", gateway.admin_url, *words)
+            assert (said.returncode, said.stdout) == (0, "the gateway is leaving: 0 requests under way\n")
+        gateway.signal(signal.SIGTERM)  # the platform's: it hurries nobody
+        assert gateway.admin("GET", "/admin/v1/drain").json()["phase"] == "leaving"
+        gateway.signal(signal.SIGTERM)
+        assert gateway.process.wait(10) == 0
+
+
+async def test_the_hook_of_a_gateway_may_wait_until_it_is_gone(tmp_path):
+    limits = {"requests_per_worker": 64, "drain_delay_s": 0.5, "grace_s": 60.0}
+    with run_worker(tmp_path) as worker, run_gateway(tmp_path, [worker], limits=limits) as gateway:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            long = await begin(client, gateway, 4000)
+            waiting = asyncio.create_task(
+                asyncio.to_thread(run_command, "drain", "--admin", gateway.admin_url, "--wait-s", "50")
+            )
+            while (await asyncio.to_thread(gateway.admin, "GET", "/admin/v1/drain")).json()["phase"] == "serving":
+                assert not waiting.done()
+            text = (await long.aread()).decode()
+            assert text.endswith("data: [DONE]\n\n")
+            assert '"error"' not in text
+        said = await waiting
+        assert (said.returncode, said.stdout) == (0, "the gateway is ended: 0 requests under way\n")
+        assert await asyncio.to_thread(gateway.process.wait, 10) == 0
+
+
+def test_waiting_is_for_a_gateway():
+    said = run_command("drain", "w-0", "--wait-s", "3")
+    assert said.returncode == 2
+    assert "sluice worker drain" in said.stderr
+
+
+async def test_the_hook_of_a_worker_waits_for_its_streams_and_the_engine_ends_the_rest(tmp_path):
+    with (
+        run_worker(tmp_path, "m3.1-flash", "--shutdown-timeout", "30") as worker,
+        run_gateway(tmp_path, [worker]) as gateway,
+    ):
+        async with httpx.AsyncClient(trust_env=False) as client:
+            short = await begin(client, gateway, 300)
+            words = ("worker", "drain", "--url", worker.url, "--delay-s", "0")
+            said = await asyncio.to_thread(run_command, *words, "--deadline-s", "40")
+            assert said.returncode == 0
+            assert " is empty after " in said.stdout
+            assert (await short.aread()).decode().endswith("data: [DONE]\n\n")
+            long = await begin(client, gateway, 4000)
+            said = await asyncio.to_thread(run_command, *words, "--deadline-s", "0.5")
+            assert said.returncode == 0
+            assert " still has 1 requests after " in said.stdout
+            worker.signal(signal.SIGTERM)
+            text = (await long.aread()).decode()
+            assert text.endswith("data: [DONE]\n\n")
+            assert '"error"' not in text
+        assert await asyncio.to_thread(worker.process.wait, 10) == 0
+        said = await asyncio.to_thread(run_command, *words)
+        assert said.stdout.endswith("nobody listens there\n")
 
 
 @contextlib.asynccontextmanager

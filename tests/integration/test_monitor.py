@@ -70,6 +70,7 @@ class House:
     bytes_at: dict[str, float] = field(default_factory=dict)
     flowing: set[str] = field(default_factory=set)
     reachable: dict[str, WorkerAddress] = field(default_factory=dict)
+    leaving: dict[str, bool] = field(default_factory=dict)
     replacements: list[tuple[str, str]] = field(default_factory=list)
 
     # Traffic
@@ -91,6 +92,10 @@ class House:
     def replaced(self, old: str, new: str) -> None:
         assert self.events[-1] == WorkerJoined(new)
         self.replacements.append((old, new))
+
+    def set_leaving(self, worker_id: str, leaving: bool) -> None:
+        assert worker_id in self.listed
+        self.leaving[worker_id] = leaving
 
     # What the core would believe
     def submit(self, event: Event) -> None:
@@ -205,6 +210,78 @@ async def test_a_model_that_nobody_confirms_is_not_assumed() -> None:
     async with FakeWorker(models=BROKEN, model="alias") as worker, watching(worker) as house:
         await until(lambda: worker.calls.get("/v1/models", 0) > 3)
         assert house.reason(id_of(worker)) is Reason.UNPROVEN
+
+
+async def test_d17_a_worker_that_is_about_to_end_is_said_to_be_and_stays_until_it_is_gone() -> None:
+    async with FakeWorker() as one, FakeWorker() as two, watching(one, two) as house:
+        await until(lambda: house.usable == {id_of(one), id_of(two)})
+        going = address_of(one).as_leaving(True)
+        house.discovery.replace([going, address_of(two)])
+        await until(lambda: house.leaving == {id_of(one): True})
+        assert house.usable == {id_of(one), id_of(two)}  # its streams go on, so it is watched on
+        house.discovery.replace([address_of(one), address_of(two)])
+        await until(lambda: house.leaving == {id_of(one): False})
+        house.discovery.replace([going, address_of(two)])
+        await until(lambda: house.leaving == {id_of(one): True})
+        one.started_at += 50  # its container starts once more in the pod that is going
+        await until(lambda: house.leaving.get(f"{id_of(one)}~2", False))
+        house.discovery.replace([address_of(two)])
+        await until(lambda: house.listed == {id_of(two)})
+
+
+async def test_d17_a_worker_about_to_end_may_shut_its_door_and_finish_what_it_has() -> None:
+    async with FakeWorker() as one, watching(one) as house:
+        worker_id = id_of(one)
+        await until(lambda: house.usable == {worker_id})
+        house.discovery.replace([address_of(one).as_leaving(True)])
+        await until(lambda: house.leaving == {worker_id: True})
+        house.flying[worker_id] = 2
+        house.flowing.add(worker_id)
+        await one.stop()
+        await until(lambda: house.reason(worker_id) is Reason.FINISHING)
+        await holds(lambda: house.usable == {worker_id}, 2 * STALL_S, "not being taken its streams")
+        house.flowing.clear()  # nothing comes any more
+        assert await until(lambda: house.usable == set()) <= STALL_S + 1.0
+
+
+async def test_d17_a_worker_that_dies_unannounced_loses_its_streams_at_once() -> None:
+    async with FakeWorker() as one, watching(one) as house:
+        await until(lambda: house.usable == {id_of(one)})
+        house.flying[id_of(one)] = 2
+        house.flowing.add(id_of(one))
+        await one.stop()
+        await until(lambda: house.usable == set())
+        assert house.reason(id_of(one)) is Reason.REFUSED
+
+
+async def test_d17_a_worker_that_is_met_while_it_is_about_to_end_gets_no_work() -> None:
+    async with FakeWorker() as one, watching() as house:
+        house.discovery.replace([address_of(one).as_leaving(True)])
+        await until(lambda: house.leaving == {id_of(one): True})
+
+
+async def test_a_worker_off_its_profile_takes_no_work_and_says_why() -> None:
+    found = [("kv_cache.dtype: asked nvfp4, the engine runs fp8",)]
+    config = replace(
+        CONFIG, find_deviations=lambda page: found[0], health=replace(CONFIG.health, confirms_profile=True)
+    )
+    async with FakeWorker() as worker, watching(worker, config=config) as house:
+        await until(lambda: bool(house.listed) and house.reason(id_of(worker)) is Reason.OFF_PROFILE)
+        assert house.status(id_of(worker)).deviations == found[0]
+        assert house.usable == set()
+        found[0] = ()
+        await until(lambda: house.usable == {id_of(worker)})
+
+
+async def test_a_worker_is_used_only_when_a_token_has_come_out_of_it() -> None:
+    config = replace(CONFIG, health=replace(CONFIG.health, proves_first=True))
+    async with FakeWorker(token=HANG) as worker, watching(worker, config=config) as house:
+        await until(lambda: worker.calls.get("/v1/completions", 0) >= 2)
+        assert house.reason(id_of(worker)) is Reason.UNPROVEN
+        worker.token = OK
+        await until(lambda: house.usable == {id_of(worker)})
+    async with FakeWorker(token=HANG, moving=True) as worker, watching(worker, config=config) as house:
+        await until(lambda: house.usable == {id_of(worker)})  # others' tokens come out of it
 
 
 # ------------------------------------------------------------------ D19

@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from service.domain.contract import Contract, Excess
+from service.domain.contract import Allowance, Contract, Excess
 from service.domain.tenant import Tenant
 from service.domain.tier import Tier
 from service.domain.units import TenantId, TierName
+from service.flow.config import FlowConfig
 from tests.support.gateway import MODEL, running_gateway
 from tests.support.raw_client import RawClient
 from tests.support.until import until
@@ -21,6 +22,7 @@ from tests.support.written_worker import (
     chunk,
     delta,
     event,
+    reply,
     stream,
     stream_head,
 )
@@ -78,7 +80,7 @@ async def test_exactly_the_limit_passes_of_a_burst():
         error = refused[0].json()["error"]
         assert error["code"] == "rate_limit_exceeded"
         assert "100 requests per minute" in error["message"]
-        assert 50 < int(headers["retry-after"]) <= 61
+        assert 50 < int(headers["retry-after"]) <= 62
         assert headers["x-ratelimit-limit-requests"] == "100"
         assert headers["x-ratelimit-remaining-requests"] == "0"
         assert headers["x-ratelimit-reset-requests"] in ("1m0s", "1m1s")
@@ -186,6 +188,18 @@ async def test_excess_runs_marked_and_lower():
         assert [one.excess for one in settled] == [False, True]
 
 
+async def test_what_is_above_the_contracts_worker_seconds_is_marked():
+    tiny = FlowConfig(requests_per_new_worker=1024, tiers=TIERS, contracts={TenantId("limited"): Allowance(1e-6, 1e-6)})
+    async with (
+        ScriptedWorker() as worker,
+        running_gateway([worker.port], tenants=limited(work=Allowance(1e-6, 1e-6)), tiers=TIERS, flow=tiny) as gateway,
+    ):
+        told = [dict((await ask(gateway.port)).headers).get("x-sluice-excess") for _ in range(2)]
+        assert told == [None, "true"]
+        settled = await gateway.settled(2)
+        assert [{mark.value for mark in one.marks} for one in settled] == [set(), {"excess"}]
+
+
 async def test_a_month_that_is_used_up():
     contract = limited(tokens_per_month=100)
     async with ScriptedWorker() as worker, running_gateway([worker.port], tenants=contract) as gateway:
@@ -226,3 +240,43 @@ async def test_a_tier_that_nobody_knows():
         assert answer.status == 400
         assert answer.json()["error"]["param"] == "service_tier"
         assert "auto, default, flex, priority" in answer.json()["error"]["message"]
+
+
+async def echo(script, sent, path=CHAT):
+    async with (
+        ScriptedWorker(script) as worker,
+        running_gateway([worker.port], tenants=limited(), tiers=TIERS) as gateway,
+    ):
+        return await ask(gateway.port, sent, path)
+
+
+async def test_the_served_tier_is_named_in_a_whole_answer_and_nothing_else_is_touched():
+    text = rb'"content": "\"service_tier\":null"'
+    body_bytes = b'{"id": "c1", "choices": [{"message": {' + text + b'}}], "service_tier": null, "x": 1}'
+    told = await echo([reply(body_bytes)], body(service_tier="flex"))
+    assert told.body == body_bytes.replace(b'"service_tier": null', b'"service_tier": "flex"')
+    told = await echo([WHOLE], body(service_tier="priority"))
+    assert told.json()["service_tier"] == "default"
+    assert told.body == b'{"service_tier":"default",' + WHOLE.split(b"\r\n\r\n", 1)[1][1:]
+    assert "service_tier" not in (await echo([WHOLE], body())).json()
+
+
+async def test_the_served_tier_is_named_in_the_last_chunks_of_a_stream():
+    stop = {"id": "c1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    script = [*stream([*SAID, event(stop), event(USAGE), DONE])]
+    sent = body(True, service_tier="flex", stream_options={"include_usage": True})
+    told = await echo(script, sent)
+    events = told.events()
+    assert [one.get("service_tier") for one in events] == [None, None, None, "flex", "flex"]
+    assert told.body.replace(b'"service_tier":"flex",', b"") == b"".join([*SAID, event(stop), event(USAGE), DONE])
+
+
+async def test_the_served_tier_takes_the_place_of_the_workers_own_word():
+    made = event({"type": "response.completed", "response": {"id": "r", "service_tier": "auto", "usage": {}}})
+    told = await echo([*stream([made, DONE])], {"model": MODEL, "input": "x", "stream": True, "service_tier": "flex"},
+                      "/v1/responses")  # fmt: skip
+    assert told.events()[0]["response"]["service_tier"] == "flex"
+    whole = reply({"id": "m", "content": [], "usage": {"input_tokens": 1, "output_tokens": 1}})
+    told = await echo([whole], {**body(), "service_tier": "standard_only"}, "/v1/messages")
+    assert "service_tier" not in told.json()
+    assert dict(told.headers)["x-sluice-tier"] == "default"

@@ -70,7 +70,8 @@ def test_the_printed_lines_work_and_ctrl_c_ends_all(tmp_path):
             assert f"x-sluice-tier: {tier}" in head
         url, path = re.search(r"admin: (\S+), bearer token in (\S+)", up.text()).groups()
         assert json.loads(up.admin("GET", url.partition(str(up.admin_port))[2], Path(path).read_text()).text)["ready"]
-        assert all(key not in file.read_text() for _, key in keys for file in (tmp_path / "up").iterdir())
+        written = [file.read_bytes() for file in (tmp_path / "up").rglob("*") if file.is_file()]
+        assert all(key.encode() not in data for _, key in keys for data in written)
         up.signal(signal.SIGINT)
         assert up.process.wait(30) == 0
         await_death(children)

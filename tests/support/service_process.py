@@ -62,6 +62,7 @@ def build_settings(worker_ports: list[int], port: int, admin_port: int, **more: 
         ],
         "listen": {"port": port, "admin_port": admin_port},
         "limits": {"requests_per_worker": 64, "drain_delay_s": 0.0, "grace_s": 10.0},
+        "ledger": None,
         **more,
     }
 

@@ -11,6 +11,7 @@ from service.domain.outcome import Outcome
 from service.domain.tier import Tier
 from service.flow.stats import FlowStats, WorkerStats
 from service.runtime.account import Settlement
+from service.telemetry.budget import Budgets
 from service.telemetry.exposition import Exposition
 from service.telemetry.gauges import Snapshot
 from service.telemetry.lag import LoopLag
@@ -47,7 +48,10 @@ def build_stream(**changes):
 def build_exposition(recorder=None, lag=None, snapshot=None):
     """An exposition with little in it."""
     state = snapshot or Snapshot(NOTHING)
-    return Exposition(recorder or Recorder(TIERS), lag or LoopLag(), lambda: state, "0.1.0")
+    budgets = Budgets(TIERS, "model", 0.0)
+    return Exposition(
+        recorder or Recorder(TIERS), lag or LoopLag(), lambda: state, "0.1.0", budgets.families, budgets.misses
+    )
 
 
 def build_workers(count):

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from service.cli import worker
+from service.cli import worker, worker_drain
 from service.launch.cpu_engine import CpuEngine
 from service.launch.facts import EngineFacts, Gpu, MachineFacts
 from service.launch.fault import EngineUnavailableError
 from service.launch.preflight import ENGINE_MODULES
+from service.workers.emptying import Emptied, EmptyingConfig, Ending
 
 READY = MachineFacts(
     gpus=(Gpu("NVIDIA B200", (10, 0), 183_359 * 2**20),) * 4,
@@ -51,6 +52,36 @@ def test_plan_prints_the_production_line() -> None:
     assert code == 0
     assert out.startswith("VLLM_HTTP_TIMEOUT_KEEP_ALIVE=120 \\\n  vllm serve MiniMaxAI/MiniMax-M3.1-Flash \\\n")
     assert "  --kv-cache-dtype nvfp4 \\\n" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--url", "127.0.0.1:8000"), "--url: worker '127.0.0.1:8000': must begin with http"),
+        (("--delay-s", "9", "--deadline-s", "3"), "--delay-s is 9, above --deadline-s (3): lower it"),
+    ],
+)
+def test_a_drain_that_cannot_be_meant_is_refused(words: tuple[str, ...], told: str) -> None:
+    code, _, err = run("drain", *words)
+    assert code == 2
+    assert told in err
+
+
+@pytest.mark.parametrize(
+    ("emptied", "told"),
+    [
+        (Emptied(Ending.EMPTY, 0, 7.25), "127.0.0.1:8000 is empty after 7.2 s"),
+        (Emptied(Ending.GONE, 0, 0.0), "127.0.0.1:8000: nobody listens there"),
+        (Emptied(Ending.DEADLINE, 4, 30.0), "127.0.0.1:8000 still has 4 requests after 30.0 s"),
+        (Emptied(Ending.DEADLINE, None, 30.0), "still has an unknown number of requests"),
+    ],
+)
+def test_a_drain_ends_well_whatever_it_found(monkeypatch: pytest.MonkeyPatch, emptied: Emptied, told: str) -> None:
+    asked = []
+    monkeypatch.setattr(worker_drain, "wait_until_empty", lambda config, *_: asked.append(config) or emptied)
+    code, out, _ = run("drain", "--deadline-s", "30", "--delay-s", "2")
+    assert (code, asked) == (0, [EmptyingConfig(30.0, 2.0)])
+    assert told in out
 
 
 def test_plan_as_json_follows_the_options() -> None:
@@ -106,11 +137,26 @@ def test_preflight_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_run_becomes_the_worker(became: list[Became], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEPT", "yes")
-    run("run", "--profile", "m3.1-flash", "--engine-python", "/opt/bin/python")
+    run("run", "--profile", "m3.1-flash", "--engine-python", "/opt/bin/python", "--shutdown-grace-s", "120")
     ((program, argv, environment),) = became
+    assert argv[argv.index("--shutdown-timeout") + 1] == "120"
     assert program == argv[0] == "/opt/bin/vllm"
     assert environment["KEPT"] == "yes"
     assert environment["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] == "120"
+
+
+def test_run_takes_the_pods_grace_and_its_seat(became: list[Became]) -> None:
+    seat = ("--tensor-parallel", "8", "--nodes", "2", "--node-rank", "1", "--leader", "first.pods")
+    run("run", "--shutdown-grace-s", "1800", *seat)
+    ((_, argv, _),) = became
+    assert argv[argv.index("--shutdown-timeout") + 1] == "1800"
+    assert argv[argv.index("--nnodes") :][:7] == (
+        "--nnodes", "2", "--node-rank", "1", "--master-addr", "first.pods", "--headless",
+    )  # fmt: skip
+    code, _, err = run("run", "--nodes", "2", "--node-rank", "0")
+    assert code == 2
+    assert "the leader is unknown" in err
+    assert run("run", "--nodes", "2", "--leader", "first.pods")[0] == 2
 
 
 def test_run_of_the_cpu_profile(became: list[Became], tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ class TestWait:
         state = build_state()
         find_capacity(state)
         state.room.add(build_entry("ahead", hold_s=8.0, ttl_s=1.0, sequence=1))
-        state.offered.observe(0, 4.0 / (0.6931471805599453 / 5.0), 0.0)  # 4 permit-seconds a second, half of all
+        state.offered.observe(0, 4.0 / (0.6931471805599453 / 5.0), 0.5, 0.0)  # 4 permit-seconds a second, half of all
         assert foresee_wait_s(state, build_entry("r", tenant="other", hold_s=8.0), 0.0) == pytest.approx(2.0)
 
     def test_without_permits_nothing_is_foreseen(self):

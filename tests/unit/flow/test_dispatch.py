@@ -466,3 +466,17 @@ def test_a_smaller_prompt_another_promise_or_none_asks_for_less():
     assert _asks_less(build_entry("s", tpot_s=0.1, due_at=5.0, tokens=100), sent)
     assert _asks_less(build_entry("s", tpot_s=0.05, tokens=100), sent)
     assert _asks_less(build_entry("s", tpot_s=0.05, due_at=5.0, band=2, tokens=100), sent)
+
+
+class TestCeilings:
+    def test_a_band_that_is_held_back_leaves_the_rest_of_the_permits_free(self):
+        state = build_state(shedding=SheddingConfig(ceilings=((1, 0.75), (BEST_EFFORT, 0.5))))
+        state.ledger.worker("a").permits = 8
+        for number in range(10):
+            wait(state, f"b{number}", band=BEST_EFFORT)
+        assert len(sent(pump(state, None, 0.0))) == 4
+        for number in range(10):
+            wait(state, f"s{number}", band=1)
+        assert len(sent(pump(state, None, 0.0))) == 2
+        wait(state, "g", band=0)
+        assert sent(pump(state, None, 0.0)) == ["g"]

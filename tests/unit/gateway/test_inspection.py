@@ -45,7 +45,7 @@ def test_readiness(stats, leaving, reason):
 
 def test_what_is_not_known_is_null_and_never_zero():
     status = WorkerStatus(
-        A, WorkerAddress(A, "w", 1), Health(Reason.UNPROVEN, 0.0), None, None, 0.0, 0, None, 0, 0
+        A, WorkerAddress(A, "w", 1), Health(Reason.UNPROVEN, 0.0), None, None, 0.0, 0, None, None, 0, 0
     )  # fmt: skip
     shown = describe_worker(status, None, "x")
     for name in ("load_age_s", "running_requests", "waiting_requests", "kv_cache_ratio", "served_models"):
@@ -54,7 +54,7 @@ def test_what_is_not_known_is_null_and_never_zero():
     assert shown["reason"] == "unproven"
     load = WorkerLoad(1.0, running_requests=3, waiting_requests=1, kv_cache_ratio=0.5)
     known = WorkerStatus(
-        A, WorkerAddress(A, "w", 1), Health(Reason.GOOD, 0.0), load, 0.5, 0.0, 0, frozenset({"m"}), 0, 0
+        A, WorkerAddress(A, "w", 1), Health(Reason.GOOD, 0.0), load, 0.5, 0.0, 0, frozenset({"m"}), (), 0, 0
     )  # fmt: skip
     shown = describe_worker(known, core(draining=True), "x")
     assert (shown["running_requests"], shown["in_flight_requests"], shown["draining"]) == (3, 2, True)

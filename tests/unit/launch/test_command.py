@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.launch.command import build_worker_command, format_shell
+from service.launch.command import Seat, build_worker_command, format_shell
 from service.launch.cpu_engine import CpuEngine, build_cpu_worker_command
 from service.launch.fault import LaunchRefusedError
 from service.launch.profile import KvDtype
@@ -78,6 +78,22 @@ def test_optional_valves_appear_when_set() -> None:
     argv = build_worker_command(apply_overrides(build_m31_flash_profile(), overrides), port=1).argv
     assert argv[argv.index("--data-parallel-size") + 1] == "2"
     assert argv[argv.index("--max-num-queued-tokens") + 1] == "2000000"
+
+
+@pytest.mark.parametrize(("rank", "headless"), [(0, False), (1, True)])
+def test_a_worker_over_two_nodes(rank: int, headless: bool) -> None:
+    profile = apply_overrides(build_m31_flash_profile(), Overrides(nodes=2, tensor_parallel=8))
+    argv = build_worker_command(profile, port=8000, seat=Seat(rank, "leader.pods")).argv
+    start = argv.index("--nnodes")
+    assert argv[start : start + 6] == ("--nnodes", "2", "--node-rank", str(rank), "--master-addr", "leader.pods")
+    assert ("--headless" in argv) is headless
+
+
+@pytest.mark.parametrize("seat", [None, Seat(2, "leader.pods"), Seat(-1, "leader.pods"), Seat(1, "")])
+def test_a_seat_must_fit_the_nodes(seat: Seat | None) -> None:
+    profile = apply_overrides(build_m31_flash_profile(), Overrides(nodes=2))
+    with pytest.raises(LaunchRefusedError, match=r"--nodes, --node-rank \(from 0\) and --leader together"):
+        build_worker_command(profile, port=8000, seat=seat)
 
 
 def test_cpu_worker_runs_through_the_wrapper() -> None:

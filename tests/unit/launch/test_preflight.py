@@ -48,6 +48,12 @@ def test_four_b200_with_everything_are_ready() -> None:
     assert warnings(M31, GOOD) == {"dspark with nvfp4"}
 
 
+def test_each_node_needs_its_share_of_the_gpus() -> None:
+    wide = apply_overrides(M31, Overrides(tensor_parallel=8))
+    assert set(failures(wide, GOOD)) == {"gpu"}
+    assert failures(apply_overrides(wide, Overrides(nodes=2)), GOOD) == {}
+
+
 def test_a_machine_without_gpu_or_engine_says_both() -> None:
     told = failures(M31, MachineFacts())
     assert set(told) == {"gpu", "vllm"}

@@ -35,6 +35,9 @@ def test_shipped_profiles_are_valid(profile: WorkerProfile) -> None:
         (Overrides(tensor_parallel=3), "layout.tensor_parallel"),
         (Overrides(data_parallel=0), "layout.data_parallel"),
         (Overrides(data_parallel=2), "speculation.schedule"),
+        (Overrides(nodes=0), "layout.nodes"),
+        (Overrides(nodes=3), "layout.nodes"),
+        (Overrides(nodes=2, data_parallel=2, schedule="off"), "layout.nodes"),
     ],
 )
 def test_each_rule_names_its_field(overrides: Overrides, field: str) -> None:

@@ -20,7 +20,11 @@ class _House:
     def __init__(self) -> None:
         self.running = 0
         self.open = 0
+        self.elsewhere = False
         self.did: list[str] = []
+
+    def send_elsewhere(self) -> None:
+        self.elsewhere = True
 
     def close_doors(self) -> None:
         self.did.append("closed")
@@ -65,6 +69,7 @@ async def test_nothing_happens_before_it_is_told(time):
     await task
     assert drain.phase is Phase.ENDED
     assert house.did == ["closed", "cut 0"]
+    assert house.elsewhere
     assert drain.began_at == 100.0
 
 

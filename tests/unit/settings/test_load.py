@@ -18,6 +18,8 @@ GOOD = {
     "tenants": [{"id": "acme", "tier": "flex", "keys": [{"hash": HASH, "prefix": "sk-sluice-abcd"}]}],
 }
 
+API = {"api_server": "https://api:6443"}
+CLUSTER = {"discovery": "kubernetes", "service": "w", "port_name": "http", "namespace": "n", "kubernetes": API}
 PROMISE = {"rank": 0, "availability": 0.9, "attainment": 0.9}
 
 
@@ -114,6 +116,20 @@ def test_a_key_that_stands_twice_is_a_fault_where_it_stands():
         ({"pool": {"discovery": "dns", "port": 1, "profile": "m3.1-flash"}}, "pool.name"),
         ({"pool": {**GOOD["pool"], "discovery": "dns", "name": "w", "port": 1}}, "pool.workers"),
         ({"pool": {**GOOD["pool"], "name": "w"}}, "pool.name"),
+        ({"pool": {**GOOD["pool"], "service": "w"}}, "pool.service"),
+        ({"pool": {**GOOD["pool"], "kubernetes": {"relist_s": 3.0}}}, "pool.kubernetes"),
+        ({"pool": {**CLUSTER, "service": None}}, "pool.service"),
+        ({"pool": {**CLUSTER, "confirm_profile": True}}, "pool.confirm_profile"),
+        ({"pool": {**CLUSTER, "service": "Not_A_Name"}}, "pool.service"),
+        ({"pool": {**CLUSTER, "workers": ["http://a:1"]}}, "pool.workers"),
+        ({"pool": {**CLUSTER, "name": "w"}}, "pool.name"),
+        ({"pool": {**CLUSTER, "port": 8000}}, "pool.port"),
+        ({"pool": {**CLUSTER, "namespace": None}}, "pool.namespace"),
+        ({"pool": {**CLUSTER, "kubernetes": {}}}, "pool.kubernetes.api_server"),
+        ({"pool": {**CLUSTER, "kubernetes": {"api_server": "api:6443"}}}, "pool.kubernetes.api_server"),
+        ({"pool": {**CLUSTER, "kubernetes": {**API, "token_file": "/none"}}}, "pool.kubernetes.token_file"),
+        ({"pool": {**CLUSTER, "kubernetes": {**API, "ca_file": "/none"}}}, "pool.kubernetes.ca_file"),
+        ({"pool": {**CLUSTER, "kubernetes": {**API, "relist_s": 31.0}}}, "pool.kubernetes.relist_s"),
         ({"pool": {**GOOD["pool"], "workers": ["http://a:1", "http://a:1/"]}}, "pool.workers[1]"),
         ({"pool": {**GOOD["pool"], "profile": "big"}}, "pool.profile"),
         ({"pool": {**GOOD["pool"], "api_key_env": "NOT_SET"}}, "pool.api_key_env"),

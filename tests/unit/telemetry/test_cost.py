@@ -9,9 +9,12 @@ import pytest
 from service.domain.command import Dispatch
 from service.domain.event import FirstTokenSeen, PermitEnded, Woken
 from service.domain.permit import PermitEnding
+from service.slo.verdict import judge
 from service.telemetry.gauges import Snapshot
 from service.telemetry.recorder import Recorder
+from service.telemetry.slo_events import SloEvents
 from tests.support.telemetry import NOTHING, TIERS, build_exposition, build_stream, build_workers
+from tests.unit.telemetry.test_budget import GOLD
 
 pytestmark = pytest.mark.skipif(sys.gettrace() is not None, reason="a tracer is paid for with every line")
 
@@ -33,6 +36,16 @@ def test_one_request_costs_microseconds():
 
     best_s = min(timeit.repeat(fold, number=5000, repeat=7, timer=time.process_time)) / 5000
     assert best_s < 2 * 3e-6
+
+
+def test_counting_for_the_objectives_costs_less_than_a_microsecond():
+    events = SloEvents(["gold"], "model")
+    for settlement in (build_stream(tier="gold"), build_stream(tier="gold", first_token_at=104.0)):
+        settlement.verdict = judge(settlement, GOLD)
+        best_s = min(
+            timeit.repeat(lambda: events.settle(settlement), number=5000, repeat=7, timer=time.process_time)  # noqa: B023
+        )
+        assert best_s / 5000 < 1e-6
 
 
 def test_one_scrape_costs_milliseconds():

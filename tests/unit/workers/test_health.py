@@ -67,8 +67,8 @@ def test_judgement(change: dict[str, object], reason: Reason) -> None:
     assert judge(replace(GOOD, **change), CONFIG, NOW) is reason
 
 
-def test_only_two_reasons_are_healthy() -> None:
-    assert [reason for reason in Reason if reason.healthy] == [Reason.GOOD, Reason.STALE]
+def test_only_three_reasons_are_healthy() -> None:
+    assert [reason for reason in Reason if reason.healthy] == [Reason.GOOD, Reason.STALE, Reason.FINISHING]
 
 
 def test_any_model_will_do_if_none_is_required() -> None:

@@ -54,6 +54,26 @@ def test_a_drain_that_was_undone_is_not():
     assert events == [WorkerDrainChanged(A, True), WorkerDrainChanged(A, False)]
 
 
+def test_a_worker_gets_work_only_if_neither_operator_nor_platform_wants_it_empty():
+    events = []
+    roster = PoolRoster(_Pool(), events.append)
+    roster.set_draining(A, True)
+    roster.set_leaving(A, True)
+    roster.set_draining(A, False)  # an operator cannot call back what the platform ends
+    roster.set_leaving(A, False)
+    assert [event.draining for event in events] == [True, True, True, False]
+
+
+def test_the_platforms_word_is_for_the_process_not_for_its_place():
+    events = []
+    roster = PoolRoster(_Pool(), events.append)
+    roster.set_leaving(A, True)
+    roster.remove(A)
+    roster.replaced(A, B)
+    roster.set_draining(A, False)
+    assert events == [WorkerDrainChanged(A, True), WorkerDrainChanged(A, False)]
+
+
 @pytest.mark.parametrize("outcome", Outcome)
 def test_trouble_has_the_worker_looked_at(outcome):
     suspects = []

@@ -1,0 +1,1 @@
+"""Steps from one form of the fixed tables to the next, for Alembic."""

@@ -1,0 +1,1 @@
+"""Unit tests of the scaler: Prometheus is written down, moments are plain numbers."""
