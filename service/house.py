@@ -8,22 +8,22 @@ import functools
 import hashlib
 import logging
 import random
-import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
 from service.domain.event import DrainBegan
 from service.domain.units import WorkerId
-from service.flow.config import FlowConfig, Reconfigured
 from service.flow.controller import FlowController
 from service.gateway.app import Guard, build_rest
-from service.gateway.auth import MemoryDirectory
 from service.gateway.corridor import Corridor
 from service.gateway.desk import Desk
+from service.gateway.directory import Directory
 from service.gateway.doors import Doors
 from service.gateway.exchange import ByteBudget
 from service.gateway.server import build_protocol_factory
+from service.neighbours import Neighbours
+from service.papers import Papers, Reread
 from service.record import open_record
 from service.runtime.account import Accountant, Accounts
 from service.runtime.beat import Beat
@@ -37,18 +37,17 @@ from service.runtime.journey import Road
 from service.runtime.outbox import Outbox
 from service.runtime.ports import Observer
 from service.runtime.pressure import Pressure
+from service.runtime.quota import Quotas
 from service.runtime.recording import open_journal
 from service.runtime.turnstile import Turnstile
 from service.settings.build import Plan
-from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes, keep_started
-from service.settings.fault import SettingsRefusedError
 from service.settings.release import read_version
-from service.settings.tls import Certificates, build_tls_context
+from service.settings.tls import Certificates
 from service.telemetry.budget import Budgets
 from service.telemetry.exposition import Exposition
 from service.telemetry.gauges import Discovered, Snapshot
 from service.telemetry.lag import LoopLag
-from service.telemetry.logs import RequestLog, set_level
+from service.telemetry.logs import RequestLog
 from service.telemetry.recorder import Recorder
 from service.workers.deletion_cost import DeletionCosts
 from service.workers.discovery import StaticDiscovery
@@ -64,10 +63,8 @@ _log = logging.getLogger("sluice.main")
 _SWEEP_REQUESTS_S, _SWEEP_CONNECTIONS_S, _FLUSH_JOURNAL_S = 0.25, 1.0, 1.0
 _READ_BUDGETS_S = 2.0
 
-Reread = Callable[[], Plan]
 
-
-class House:
+class House(Papers):
     """One gateway, built and wired, on the running loop."""
 
     def __init__(self, plan: Plan, reread: Reread, descriptors: int, seed: int) -> None:
@@ -95,7 +92,7 @@ class House:
         ]
         core_chance = random.Random(seed)  # noqa: S311 - its own: a journal is played again from the seed
         self._driver = Driver(FlowController(plan.flow, core_chance), clock, loop, observers)
-        self.pressure = Pressure(plan.flow, self._configure_core)
+        self.pressure = Pressure(plan.flow, self._submit_config)
         roster = PoolRoster(self._pool, self._driver.submit)
         self._discovery = build_discovery(plan.source, plan.workers, loop, clock.now, chance)
         self.monitor = Monitor(
@@ -105,17 +102,24 @@ class House:
         costs = plan.deletion_cost
         self.costs = None if costs is None else DeletionCosts(costs, self.monitor.status, chance)
         self._request_log = RequestLog(logs.requests)
+        self._directory = Directory(clock.wall)
+        self._directory.replace(plan.keys, plan.tenants)
+        self.neighbours = None if plan.redis is None else Neighbours(
+            plan.redis, plan.corridor.model, self._driver, self._directory, clock,
+            lambda: self._corridor.config.tiers, lambda: self._quotas.month, lambda: self._configure_core(self.plan),
+        )  # fmt: skip
+        leasing = None if self.neighbours is None else self.neighbours.leasing
+        self._quotas = quotas = Quotas(self._driver, clock, loop.call_later, leasing)
         accountants: list[Accountant] = [
-            self._recorder, self._budgets.events, self._request_log, Suspicion(self.monitor.suspect), self._decisions,
-            *([] if self.record is None else [self.record.bookkeeper]),
+            quotas, self._recorder, self._budgets.events, self._request_log, Suspicion(self.monitor.suspect),
+            self._decisions, *([] if self.record is None else [self.record.bookkeeper]),
         ]  # fmt: skip
         self._accounts = accounts = Accounts(accountants, plan.corridor.tiers)
         accounts.wall_offset_s, accounts.maintenance = wall_offset_s, plan.maintenance
         self._opaque = functools.lru_cache(maxsize=4096)(functools.partial(_name_for_clients, plan.corridor.salt))
         road = Road(self._driver, self._pool, accounts, clock, loop.call_later, plan.relay, self._opaque)
-        self._directory = MemoryDirectory(plan.keys)
-        self._corridor = Corridor(road, self._directory, plan.corridor, plan.cors)
-        self._corridor.note_alias = self._decisions.note_alias
+        self._corridor = Corridor(road, self._directory, quotas, plan.corridor, plan.cors)
+        self._corridor.lines.note_alias = self._decisions.note_alias
         if self.record is not None:
             self._corridor.note_opened = self.record.bookkeeper.open
         standing = None if self.record is None else self.record.describe_standing
@@ -146,12 +150,18 @@ class House:
         )  # fmt: skip
         self.beats: tuple[Beat, ...] = (
             Beat(_SWEEP_REQUESTS_S, self._driver.sweep, loop.call_later, clock.now, lag.observe),
+            Beat(_SWEEP_REQUESTS_S, quotas.beat, loop.call_later, clock.now),
+            Beat(_SWEEP_REQUESTS_S, self._directory.beat, loop.call_later, clock.now),
             Beat(_SWEEP_CONNECTIONS_S, self._doors.sweep, loop.call_later, clock.now),
             Beat(_SWEEP_CONNECTIONS_S, self._pool.sweep, loop.call_later, clock.now),
             Beat(_READ_BUDGETS_S, self._read_budgets, loop.call_later, clock.now),
         )
         if self._journal is not None:
             self.beats += (Beat(_FLUSH_JOURNAL_S, self._journal.flush, loop.call_later, clock.now),)
+
+    def background(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """What runs beside the requests until the end."""
+        return [self.monitor.run(), *([] if self.neighbours is None else self.neighbours.background())]
 
     def _snapshot(self) -> Snapshot:
         statuses = self.monitor.status()
@@ -193,7 +203,7 @@ class House:
 
     def under_way(self) -> int:
         """Requests that wait, run or still arrive."""
-        return self._driver.travelling + self._doors.arriving
+        return self._driver.travelling + self._doors.arriving + self._quotas.put_aside_now
 
     def open_connections(self) -> int:
         """Connections of clients."""
@@ -218,75 +228,6 @@ class House:
         self._pool.close()
         if self._journal is not None:
             self._journal.close()
-
-    # ---------------------------------------------------------------- the configuration (gateway.desk.Papers)
-
-    def model(self) -> str:
-        """The model served."""
-        return self._corridor.config.model
-
-    def queue_bounds(self) -> tuple[int, int]:
-        """Requests and tokens that may wait."""
-        return self.plan.flow.queued_requests_max, self.plan.flow.queued_tokens_max
-
-    def tenants(self) -> Sequence[dict[str, Any]]:
-        """Tenants and the beginnings of their keys."""
-        return describe_tenants(self.plan.settings)
-
-    def config(self) -> dict[str, Any]:
-        """The settings in force."""
-        waiting = find_waiting_changes(self._started, self.plan.settings)
-        return {"settings": describe_settings(self.plan.settings), "needs_restart": waiting}
-
-    def budgets(self) -> Sequence[dict[str, Any]]:
-        """What is left of each error budget, and how fast it is being spent."""
-        return self._budgets.describe()
-
-    def _configure_core(self, flow: FlowConfig) -> None:
-        self._decisions.note_config(flow, self._clock.now())
-        self._driver.submit(Reconfigured(flow))
-
-    def _read_budgets(self) -> None:
-        now = self._clock.now()
-        self._budgets.observe(now)
-        self.pressure.observe(self._budgets.strains(), now)
-
-    async def reload(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Read the file again, in a thread, and apply what can be applied while running; refused whole if anything is
-        wrong."""
-        try:
-            plan, waiting, tls = await asyncio.to_thread(self._read_again)
-        except SettingsRefusedError as refused:
-            return [str(fault) for fault in refused.faults], []
-        self._apply(plan, tls)
-        return [], waiting
-
-    def _read_again(self) -> tuple[Plan, Sequence[str], ssl.SSLContext | None]:
-        """Everything that takes time: 5,000 tenants are read in some 0.5 s."""
-        plan = self._reread()
-        files = self._started.listen.tls
-        tls = None if files is None else build_tls_context(files.cert, files.key)
-        return plan, find_waiting_changes(self._started, plan.settings), tls
-
-    def _apply(self, plan: Plan, tls: ssl.SSLContext | None) -> None:
-        if self.certificates is not None and tls is not None:
-            self.certificates.replace(tls)
-        running = self._corridor.config
-        corridor = keep_started(plan.corridor, running)
-        self._recorder.reconfigure(corridor.tiers.values())
-        self._budgets.reconfigure(corridor.tiers.values())
-        self._accounts.tiers, self._accounts.maintenance = corridor.tiers, plan.maintenance
-        if self.record is not None:
-            self.record.reconfigure(plan)
-        self.pressure.reconfigure(plan.flow)
-        self._corridor.reconfigure(corridor, plan.cors, plan.relay)
-        self._guard.reconfigure(plan.cors)
-        self._directory.replace(plan.keys)
-        if isinstance(self._discovery, StaticDiscovery) and plan.source is None:
-            self._discovery.replace(plan.workers)
-        set_level(plan.settings.logs.level)
-        self._request_log.which = plan.settings.logs.requests
-        self.plan = plan
 
 
 def _name_for_clients(salt: bytes, worker_id: WorkerId) -> bytes:

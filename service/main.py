@@ -14,11 +14,13 @@ import uvloop
 
 from service.gateway.admin import AdminGuard, build_admin
 from service.gateway.admin_server import AdminServer
-from service.house import House, Reread
+from service.house import House
+from service.papers import Reread
 from service.runtime.descriptors import raise_descriptor_limit
 from service.runtime.sockets import open_listener
 from service.settings.admin_token import obtain_token
 from service.settings.build import CACHE_SALT, Plan, load_plan
+from service.settings.fault import SettingsFault, SettingsRefusedError
 from service.settings.tls import Certificates, listening_options
 from service.telemetry.logs import run_logs
 
@@ -59,15 +61,19 @@ async def run_gateway(
     listen = plan.settings.listen
     certificates = None if listen.tls is None else Certificates(listen.tls.cert, listen.tls.key)
     house = House(plan, reread, descriptors, secrets.randbits(64))
+    if oversold := house.hold_against_capacity(plan):
+        raise SettingsRefusedError([SettingsFault("capacity", fault.removeprefix("capacity: ")) for fault in oversold])
     admin = AdminServer(AdminGuard(build_admin(house.desk, house.exposition.render), token), operators)
     admin.start()
     house.certificates = certificates
+    if house.neighbours is not None:
+        await house.neighbours.enter()
     house.server = await loop.create_server(
         house.factory, sock=public, backlog=_BACKLOG, **listening_options(certificates, plan.edge.head_timeout_s)
     )
-    watching = {asyncio.ensure_future(house.monitor.run())}
+    background = {asyncio.ensure_future(task) for task in house.background()}
     if house.costs is not None:
-        watching.add(asyncio.ensure_future(house.costs.run()))
+        background.add(asyncio.ensure_future(house.costs.run()))
     for beat in house.beats:
         beat.start()
     if house.record is not None:
@@ -82,9 +88,11 @@ async def run_gateway(
     try:
         await house.drain.run(house.bounds)
     finally:
-        for task in watching:
+        for task in background:
             task.cancel()
-        await asyncio.wait(watching)
+        await asyncio.wait(background)
+        if house.neighbours is not None:
+            await house.neighbours.leave()
         await admin.stop()
         house.close()
         if house.record is not None:

@@ -4,6 +4,7 @@ import typer
 
 from service.cli.bench import app as bench
 from service.cli.check import check
+from service.cli.contracts import app as contracts
 from service.cli.drain import drain
 from service.cli.emulate import emulate
 from service.cli.explain import explain
@@ -14,6 +15,7 @@ from service.cli.report import report
 from service.cli.scaler import scaler
 from service.cli.serve import serve
 from service.cli.slo import app as slo
+from service.cli.tenants import app as tenants
 from service.cli.up import up
 from service.cli.version import show_version
 from service.cli.worker_drain import app as worker
@@ -32,6 +34,8 @@ app.command()(scaler)
 app.command()(plan)
 app.command()(check)
 app.add_typer(keys)
+app.add_typer(tenants)
+app.add_typer(contracts)
 app.add_typer(worker)
 app.add_typer(bench)
 app.add_typer(slo)

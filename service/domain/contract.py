@@ -15,6 +15,16 @@ class Measure(Enum):
     """Requests, whatever their size."""
 
 
+class Excess(Enum):
+    """What becomes of traffic above the contract."""
+
+    RUN = "run"
+    """It runs at lower rank than anything that is within somebody's contract, and is marked."""
+
+    REFUSE = "refuse"
+    """It is refused as the tenant's own doing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Allowance:
     """What is guaranteed: so much per second, and a burst above that."""
@@ -22,3 +32,28 @@ class Allowance:
     per_second: float
     burst: float
     measure: Measure = Measure.WORK
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """One tenant's contract beside its tier; ``None`` for what is not limited.
+
+    Requests and tokens (prompt and output) are counted over any minute, ``concurrency`` counts requests that wait or
+    run, ``tokens_per_month`` counts over the calendar month in UTC. ``work`` is guaranteed capacity: what comes above
+    it is excess and is never refused for it. ``continuation``: a stream whose worker dies may go on at another.
+    """
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrency: int | None = None
+    tokens_per_month: int | None = None
+    work: Allowance | None = None
+    excess: Excess = Excess.REFUSE
+    credits: str | None = None
+    continuation: bool = True
+
+    @property
+    def limited(self) -> bool:
+        """Whether anything of it is counted before a request is let in."""
+        counted = (self.requests_per_minute, self.tokens_per_minute, self.concurrency, self.tokens_per_month)
+        return any(limit is not None for limit in counted)

@@ -4,8 +4,9 @@ from enum import Enum
 
 from service.domain.load import WorkerLoad
 from service.domain.permit import PermitEnding
+from service.domain.replica import ReplicaReport
 from service.domain.request import Request
-from service.domain.units import RequestId, WorkerId
+from service.domain.units import ReplicaId, RequestId, WorkerId
 from service.domain.value import value
 
 
@@ -118,6 +119,21 @@ class WorkerLoadSeen:
 
 
 @value
+class ReportDue:
+    """This gateway, called ``replica_id``, is about to tell the others of itself, or would if it could reach them."""
+
+    replica_id: ReplicaId
+
+
+@value
+class ReplicasSeen:
+    """Report ``number`` of this gateway was published, and these are the latest ones of the others."""
+
+    number: int
+    reports: tuple[ReplicaReport, ...]
+
+
+@value
 class DrainBegan:
     """The gateway itself is going away: nothing new is admitted, what waits or runs goes on."""
 
@@ -127,17 +143,11 @@ class Woken:
     """The moment that the core asked for has come."""
 
 
+PoolEvent = (
+    WorkerJoined | WorkerLeft | WorkerHealthChanged | WorkerDrainChanged | WorkerLoadSeen | ReportDue | ReplicasSeen
+)
+"""What happens to workers, or to how much of them is ours."""
+
 Event = (
-    RequestArrived
-    | RequestAbandoned
-    | FirstTokenSeen
-    | AttemptFailed
-    | PermitEnded
-    | WorkerJoined
-    | WorkerLeft
-    | WorkerHealthChanged
-    | WorkerDrainChanged
-    | WorkerLoadSeen
-    | DrainBegan
-    | Woken
+    RequestArrived | RequestAbandoned | FirstTokenSeen | AttemptFailed | PermitEnded | PoolEvent | DrainBegan | Woken
 )

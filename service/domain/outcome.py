@@ -46,6 +46,8 @@ class Outcome(Enum):
     UNKNOWN_MODEL = ("unknown_model", Phase.PEEK, Fault.CLIENT, False)
     UNKNOWN_RESPONSE = ("unknown_response", Phase.PEEK, Fault.CLIENT, False)
 
+    RATE_LIMITED = ("rate_limited", Phase.ADMIT, Fault.CLIENT, True)
+    QUOTA_UNKNOWN = ("quota_unknown", Phase.ADMIT, Fault.US, True)
     QUEUE_FULL = ("queue_full", Phase.ADMIT, Fault.CAPACITY, True)
     NO_WORKERS = ("no_workers", Phase.ADMIT, Fault.US, True)
     DRAINING = ("draining", Phase.ADMIT, Fault.US, True)

@@ -14,6 +14,7 @@ class Request:
     of tenant and the client's affinity hint. ``pinned_to`` names the only worker that can serve it (the one that holds
     the conversation it continues). ``prefix`` are marks of the prompt's beginnings, from the
     shortest on: how many bytes it covers in the upper bits, a hash of these and of the tenant in the lower 32.
+    ``excess``: it is above what its contract counts, whatever room its worker-seconds have.
     """
 
     request_id: RequestId
@@ -29,3 +30,4 @@ class Request:
     pinned_to: WorkerId | None = None
     prefix: tuple[int, ...] = ()
     hinted: bool = False
+    excess: bool = False

@@ -13,3 +13,6 @@ WorkerId = NewType("WorkerId", str)
 
 TierName = NewType("TierName", str)
 """Name of an SLA class as configured, for example ``priority``."""
+
+ReplicaId = NewType("ReplicaId", str)
+"""One life of one gateway process among those that share workers."""

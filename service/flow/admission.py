@@ -22,6 +22,12 @@ made good. Found in the simulator with replays of short (azure-code) and long an
 _FALLBACK_TPOT_S = 0.02
 """Time per output token before any worker has shown its own: only orders of magnitude matter that early."""
 
+_CONGESTED_S = 5.0
+"""For so long after a refusal or an expiry for want of capacity, tenants of that band are served by fair share. A
+guess: a few times as long as most promises of a first token; the simulator's fairness figures measure it."""
+
+_WANT_OF_CAPACITY = frozenset({Outcome.QUEUE_FULL, Outcome.DEADLINE_UNATTAINABLE, Outcome.EXPIRED, Outcome.SHED})
+
 
 def find_ttft_target_s(tier: Tier | None, prompt_tokens: int) -> float | None:
     """Seconds to the first token that ``tier`` promises for a prompt of this size; the last edge holds beyond it."""
@@ -136,6 +142,12 @@ def name_lateness(entry: Waiting, outcome: Outcome) -> Outcome:
     return Outcome.CLIENT_DEADLINE if late and own else outcome
 
 
+def note_congestion(state: FlowState, entry: Waiting, outcome: Outcome, now: float) -> None:
+    """Remember that ``entry`` was turned away, if that was for want of capacity."""
+    if outcome in _WANT_OF_CAPACITY:
+        state.room.band(entry.band).congested_until = now + _CONGESTED_S
+
+
 def is_browned_out(level: int, band: int, state: FlowState) -> bool:
     """Whether an operator's brownout level keeps this band out."""
     if level <= 0:
@@ -164,13 +176,16 @@ def foresee_wait_s(state: FlowState, entry: Waiting, now: float) -> float | None
 
 
 def _within_contract(state: FlowState, request: Request, work_s: float, now: float) -> bool:
+    if request.excess:
+        return False
     allowance = state.config.contracts.get(request.tenant_id)
     if allowance is None:
         return True
     bucket = state.buckets.get(request.tenant_id)
     if bucket is None:
         bucket = state.buckets[request.tenant_id] = ContractBucket(allowance.burst, now)
-    return bucket.take(allowance, work_s, now)
+    gateways = 1 if state.sharing is None else max(len(state.sharing.known), 1)
+    return bucket.take(allowance, work_s, now, gateways)
 
 
 def build_grounds(state: FlowState, entry: Waiting, wait_s: float | None) -> Grounds:

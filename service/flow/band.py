@@ -7,6 +7,7 @@ cheaper one's promise.
 
 from dataclasses import dataclass
 from enum import Enum
+from math import sqrt
 
 from service.domain.contract import Allowance, Measure
 from service.domain.tier import Tier
@@ -45,15 +46,19 @@ class ContractBucket:
     level: float
     filled_at: float
 
-    def take(self, allowance: Allowance, work_s: float, now: float) -> bool:
+    def take(self, allowance: Allowance, work_s: float, now: float, gateways: int = 1) -> bool:
         """Whether a request of ``work_s`` worker-seconds lies within the contract now; if so it is taken.
+
+        Where several gateways serve the tenant, each keeps an equal part of the rate, and a burst that is smaller by
+        the root of their number: what one of them sees fluctuates less than the whole by that, so no more of the
+        contract is lost than with one bucket. Together they let bursts through that are larger by the same factor.
 
         One dearer than the whole burst passes when the bucket is full and leaves a debt: a contract of any size admits
         requests of any size, only more rarely, and never more work than its rate allows.
         """
         cost = work_s if allowance.measure is Measure.WORK else 1.0
-        burst = allowance.burst
-        self.level = min(self.level + allowance.per_second * (now - self.filled_at), burst)
+        burst = allowance.burst if gateways == 1 else allowance.burst / sqrt(gateways)
+        self.level = min(self.level + allowance.per_second / gateways * (now - self.filled_at), burst)
         self.filled_at = now
         if self.level < min(cost, burst) or burst <= 0.0:
             return False

@@ -57,6 +57,15 @@ class SheddingConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SharingConfig:
+    """Where several gateways serve the same workers: one that has not been heard of for ``lease_s`` counts no longer.
+    ``replicas_assumed`` are taken to be there before the others could be asked."""
+
+    lease_s: float = 1.0
+    replicas_assumed: int = 4
+
+
+@dataclass(frozen=True, slots=True)
 class FlowConfig:
     """Bounds of admission and queue.
 
@@ -77,6 +86,7 @@ class FlowConfig:
     breaker: BreakerConfig = BreakerConfig()
     retry: RetryConfig = RetryConfig()
     shedding: SheddingConfig = SheddingConfig()
+    sharing: SharingConfig = SharingConfig()
 
 
 @dataclass(frozen=True, slots=True)

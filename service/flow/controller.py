@@ -11,6 +11,9 @@ from service.domain.event import (
     FailureCause,
     FirstTokenSeen,
     PermitEnded,
+    PoolEvent,
+    ReplicasSeen,
+    ReportDue,
     RequestAbandoned,
     RequestArrived,
     Woken,
@@ -31,6 +34,7 @@ from service.flow.admission import (
     find_refusal,
     foresee_wait_s,
     name_lateness,
+    note_congestion,
 )
 from service.flow.advice import compute_retry_after_s
 from service.flow.balance import Chance
@@ -40,22 +44,16 @@ from service.flow.config import FlowConfig, Reconfigured
 from service.flow.dispatch import find_place, pump, send
 from service.flow.failure import outcome_of
 from service.flow.learning import learn_answer, learn_cut, learn_first_token
-from service.flow.leaving import choose_leaving
+from service.flow.replicas import follow, guess_others
 from service.flow.retry import RetryBudget
 from service.flow.shedding import WasteBudget, revoke_for
 from service.flow.state import FlowState
-from service.flow.stats import DemandStats, FlowStats, build_demand_stats, build_flow_stats
+from service.flow.views import FlowViews
 from service.flow.waiting import Waiting
 from service.flow.worker import WorkerState
 
-_CONGESTED_S = 5.0
-"""For so long after a refusal or an expiry for want of capacity, tenants of that band are served by fair share. A
-guess: a few times as long as most promises of a first token; the simulator's fairness figures measure it."""
 
-_WANT_OF_CAPACITY = frozenset({Outcome.QUEUE_FULL, Outcome.DEADLINE_UNATTAINABLE, Outcome.EXPIRED, Outcome.SHED})
-
-
-class FlowController:
+class FlowController(FlowViews):
     """The flow core. Not thread-safe: one writer, no re-entry. Rules live beside it, its memory in ``FlowState``."""
 
     def __init__(self, config: FlowConfig, chance: Chance) -> None:
@@ -79,7 +77,8 @@ class FlowController:
             case AttemptFailed():
                 self._attempt_failed(event, now)
             case RequestAbandoned():
-                self._abandoned(event)
+                if self._state.room.remove(event.request_id) is None:
+                    raise InvariantError(f"request {event.request_id} left the queue it does not stand in")
             case Woken():
                 self._state.alarms.ring(now)
                 self._pump(None, now)
@@ -91,19 +90,17 @@ class FlowController:
                 self._pump(None, now)
             case _:
                 self._handle_worker(event, now)
-        out = self._out
-        self._out = []
+        out, self._out = self._out, []
         return out
 
-    def _handle_worker(
-        self, event: WorkerJoined | WorkerLeft | WorkerHealthChanged | WorkerDrainChanged | WorkerLoadSeen, now: float
-    ) -> None:
+    def _handle_worker(self, event: PoolEvent, now: float) -> None:
         ledger = self._state.ledger
         match event:
             case WorkerLoadSeen():
                 worker = ledger.worker(event.worker_id)
                 if worker.has_restarted(event.load):
                     ledger.forget_cache(worker)
+                guess_others(self._state, worker, event.load, now)
                 worker.observe_load(event.load, self._state.loosest_tpot_s, now)
                 ledger.sort_out(self._state.config.requests_per_worker)
                 self._pump(worker, now)
@@ -116,6 +113,8 @@ class FlowController:
                 self._health_changed(event)
             case WorkerDrainChanged():
                 ledger.worker(event.worker_id).draining = event.draining
+            case ReportDue() | ReplicasSeen():
+                follow(self._state, event, now)
             case _:
                 assert_never(event)
         ledger.sort_out(self._state.config.requests_per_worker)
@@ -129,18 +128,6 @@ class FlowController:
             return None
         deadline_at = room.next_deadline_at()
         return None if deadline_at is None else min(deadline_at, self._state.alarms.next_at())
-
-    def stats(self, now: float) -> FlowStats:
-        """Snapshot of queue, permits and workers; O(workers)."""
-        return build_flow_stats(self._state, now)
-
-    def demand(self) -> DemandStats:
-        """What is asked of the pool; O(requests that wait or run)."""
-        return build_demand_stats(self._state)
-
-    def choose_leaving(self) -> WorkerId | None:
-        """Which worker should go when there is one too many."""
-        return choose_leaving(self._state)
 
     # ---------------------------------------------------------------- requests
 
@@ -180,10 +167,6 @@ class FlowController:
         state.room.add(entry)
         self._out.append(Enqueue(entry.request.request_id, state.room.size, build_grounds(state, entry, wait_s)))
         self._out += taken_back
-
-    def _abandoned(self, event: RequestAbandoned) -> None:
-        if self._state.room.remove(event.request_id) is None:
-            raise InvariantError(f"request {event.request_id} left the queue it does not stand in")
 
     def _first_token(self, event: FirstTokenSeen, now: float) -> None:
         state = self._state
@@ -279,8 +262,8 @@ class FlowController:
             self._out += pump(self._state, hint, now)
 
     def _turn_away(self, entry: Waiting, outcome: Outcome, wait_s: float | None, now: float) -> None:
-        if (outcome := name_lateness(entry, outcome)) in _WANT_OF_CAPACITY:
-            self._state.room.band(entry.band).congested_until = now + _CONGESTED_S
+        outcome = name_lateness(entry, outcome)
+        note_congestion(self._state, entry, outcome, now)
         self._refuse(entry.request.request_id, outcome, wait_s, build_grounds(self._state, entry, wait_s))
 
     def _refuse(
@@ -295,6 +278,5 @@ class FlowController:
     def _note_rest(self, worker: WorkerState, now: float) -> None:
         if not self._state.room.size:
             self._state.alarms.ring(now)  # nobody waits for what has passed, so no Woken will come to take it out
-        moment = next_change_at(worker.breaker, now)
-        if moment is not None:
+        if (moment := next_change_at(worker.breaker, now)) is not None:
             self._state.alarms.note_rest(moment)

@@ -57,6 +57,17 @@ class Estimator:
             output = int(curve.within if bound == curve.bound else curve.mean_within(bound))
         return Estimate(int(request.prompt_bytes / bytes_per_token) + 1, max(output, 1))
 
+    def foresee(self, request: Request, level: float) -> Estimate:
+        """Prompt tokens of ``request``, and the output tokens that a share ``level`` of such answers stays within."""
+        own = self._tenants.get(request.tenant_id)
+        curve = own.lengths.curve if own is not None else self._lengths.find_curve(request.tier)
+        bytes_per_token = own.blended if own is not None else self._bytes_per_token
+        output = curve.long(level)
+        bound = request.max_output_tokens
+        if bound is not None and bound < output:
+            output = bound
+        return Estimate(int(request.prompt_bytes / bytes_per_token) + 1, max(int(output), 1))
+
     def observe(self, request: Request, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """Learn from an answer that was completed; one that came to the client's own bound was cut off there."""
         own = self._find(request)

@@ -45,9 +45,9 @@ def keeps_pace(entry: Waiting, worker: WorkerState) -> bool:
     tightest_s = worker.tightest_s
     if entry.tpot_s is not None and entry.tpot_s < tightest_s:
         tightest_s = entry.tpot_s
-    if tightest_s == inf or not worker.held:
+    if tightest_s == inf or not (worker.held or worker.foreign):
         return True
-    tpot_s = worker.foresee_tpot_s(len(worker.held) + 1.0)
+    tpot_s = worker.foresee_tpot_s(len(worker.held) + worker.foreign + 1.0)
     room = _PACE_ROOM if is_guaranteed(entry.band) else _PACE_ROOM_EXCESS
     return tpot_s is None or tpot_s <= room * tightest_s
 

@@ -62,10 +62,13 @@ def learn_first_token(state: FlowState, running: Running, worker: WorkerState, n
             # What every prompt waits, however short, is not reading; nor can it have begun before the one ahead was
             # through.
             reading_s = max(seconds - (worker.prefill.fixed_s if worker.prefill.known else _STEP_S), 0.0)
-            if read_at > granted_at:
+            tokens = running.tokens
+            if worker.share is not None:  # other gateways' first tokens are not seen here: all that stood ahead counts
+                tokens = running.ahead_tokens
+            elif read_at > granted_at:
                 reading_s = min(reading_s, now - read_at)
-            worker.reading.observe(running.tokens, reading_s)
-            state.ledger.reading.observe(running.tokens, reading_s)
+            worker.reading.observe(tokens, reading_s)
+            state.ledger.reading.observe(tokens, reading_s)
 
 
 def _widen(state: FlowState, running: Running, worker: WorkerState, now: float) -> None:

@@ -48,6 +48,8 @@ class PermitLedger:
         """The pace of all workers together."""
         self.reading = ReadingPace(_POOL_KEEP, _POOL_WEIGHT)
         self._caches = 0
+        self.shared = False
+        """Other gateways serve the same workers."""
         self.usable: list[WorkerState] = []
         self.permits = 0
         """How many requests all usable workers can carry together."""
@@ -75,6 +77,8 @@ class PermitLedger:
                 reading=ReadingPace(READING_KEEP, READING_WEIGHT, self.reading),
                 limit=WorkerLimit(permits),
             )
+            if self.shared:
+                worker.share = 0  # until the next report
             self.workers[worker_id] = worker
             self.forget_cache(worker)
         worker.listed = True
@@ -93,20 +97,24 @@ class PermitLedger:
         worker.cache, worker.trust = self._caches, CacheTrust()
 
     def sort_out(self, cap: int) -> None:
-        """Find anew who is usable, each for at most ``cap`` requests; to be called after each change of a worker or of
-        the cap. O(workers)."""
+        """Find anew who is usable, each for its limit, or this gateway's share of that, and at most ``cap``; to be
+        called after each change of a worker or of the cap. O(workers)."""
         self.usable = usable = [worker for worker in self.workers.values() if worker.healthy and not worker.draining]
         for worker in usable:
-            worker.permits = min(worker.limit.limit, cap)
+            worker.permits = min(worker.limit.limit if worker.share is None else worker.share, cap)
         self.permits = sum([worker.permits for worker in usable])
-        self.mean_permits = max(self.permits / max(len(usable), 1), 1.0)
+        carried = sum([min(worker.limit.limit, cap) for worker in usable])
+        self.mean_permits = max(carried / max(len(usable), 1), 1.0)
 
     def widen(self, worker: WorkerState, cap: int) -> None:
         """One permit more for ``worker``, if it needs and may have it."""
         usable = worker.healthy and not worker.draining
-        if usable and worker.permits < cap and worker.limit.widen(len(worker.held)):
+        if usable and worker.permits < cap and worker.limit.widen(len(worker.held) + worker.foreign):
             worker.permits += 1
+            worker.widened += 1
             self.permits += 1
+            if worker.share is not None:
+                worker.share += 1
 
     def grant(self, entry: Waiting, worker: WorkerState, tokens: int, ttft_s: float, now: float) -> Permit:
         """Let the request of ``entry`` occupy ``worker``, which has ``tokens`` of its prompt still to read."""
@@ -117,6 +125,7 @@ class PermitLedger:
         promised = entry.tpot_s is not None or worker.promises
         mark_s = self._charge(entry, worker, tokens, now) if promised else inf
         worker.backlog_tokens += tokens
+        worker.sent_tokens += tokens
         running = Running(entry, permit, tokens, worker.backlog_tokens, ttft_s, mark_s)
         if entry.known is not None:
             running.known_ratio = find_known_ratio(entry, worker)

@@ -106,9 +106,11 @@ class Histogram:
 class Curve:
     """A distribution of lengths, with what is asked of it worked out: ``mass`` adds up to 1, ``tokens`` to ``mean``."""
 
-    __slots__ = ("_capped", "bound", "mass", "mean", "tokens", "within")
+    __slots__ = ("_capped", "_level", "_long", "bound", "mass", "mean", "tokens", "within")
 
     def __init__(self, mass: list[float], tokens: list[float]) -> None:
+        self._level = -1.0
+        self._long = 0.0
         self.mass = mass
         self.tokens = tokens
         self.mean = sum(tokens)
@@ -132,6 +134,12 @@ class Curve:
         before, after = self._capped[index], self._capped[index + 1]
         self.bound, self.within = bound, before + (after - before) * max(bound - low, 0.0) / (_EDGES[index] - low)
         return self.within
+
+    def long(self, level: float) -> float:
+        """:meth:`quantile`, worked out once: the same level is asked for at every request."""
+        if level != self._level:
+            self._level, self._long = level, self.quantile(level)
+        return self._long
 
     def quantile(self, level: float) -> float:
         """The length that a share ``level`` of answers does not exceed; in its bucket linear in the logarithm."""

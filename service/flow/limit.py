@@ -1,6 +1,7 @@
 """Finds how many requests a worker can carry within the targets: learned from the worker, never configured."""
 
 from service.domain.load import WorkerLoad
+from service.domain.replica import Certainty
 from service.flow.pace import DecodePace
 
 FIRST_LIMIT = 8
@@ -73,6 +74,23 @@ class WorkerLimit:
             return False
         self.limit += 1
         return True
+
+    @property
+    def certainty(self) -> Certainty:
+        """How much is known of it."""
+        if self._found:
+            return Certainty.FOUND
+        return Certainty.NOTHING if self._first is not None else Certainty.SEARCHED
+
+    def raise_by(self, permits: int) -> None:
+        """First tokens that other gateways saw on the worker raised the limit there by so much."""
+        if self.certainty is Certainty.SEARCHED:
+            self.limit += permits
+
+    def adopt(self, permits: int, certainty: Certainty) -> None:
+        """Other gateways know more of this worker."""
+        if certainty > self.certainty:
+            self.limit, self._first, self._found = permits, None, certainty is Certainty.FOUND
 
     def observe(
         self,

@@ -36,6 +36,11 @@ class OfferedWork:
         self._fold(now)
         return sum([rate for other, rate in self._rates.items() if other < band])
 
+    def rates(self, now: float) -> dict[int, float]:
+        """Permit-seconds per second offered in each band."""
+        self._fold(now)
+        return dict(self._rates)
+
     def _fold(self, now: float) -> None:
         keep = exp(-_DECAY * (now - self._at))
         self._at = now

@@ -15,6 +15,7 @@ from service.flow.pace import PrefillPace
 from service.flow.prefix import CacheTrust, PrefixTable, SessionTable
 from service.flow.queue import WaitingRoom
 from service.flow.retry import RetryBudget
+from service.flow.sharing import Sharing
 
 _ADMISSION_LEVEL = 0.95
 """Share of requests whose first token must come within what was foreseen when they were let in (algorithms 3.7)."""
@@ -47,6 +48,7 @@ class FlowState:
     sequence: int = 0
     draining: bool = False
     floor_credit_s: float = 0.0
+    sharing: Sharing | None = None
 
     def calibration(self, tier: TierName) -> Quantile:
         """How far this tier's first tokens come after they were foreseen."""

@@ -11,7 +11,8 @@ from service.flow.worker import WorkerState
 
 @dataclass(frozen=True, slots=True)
 class WorkerStats:
-    """One worker in a snapshot. ``starting``: it has never been healthy yet."""
+    """One worker in a snapshot. ``permits`` is how many requests this gateway may have there. ``starting``: it has
+    never been healthy yet."""
 
     worker_id: WorkerId
     in_flight: int
@@ -19,12 +20,15 @@ class WorkerStats:
     draining: bool
     listed: bool
     resting: bool
+    permits: int = 0
     starting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FlowStats:
-    """Immutable snapshot of the controller."""
+    """Immutable snapshot of the controller. ``permits`` of the usable workers; ``capacity_found``: that is what they
+    can carry, and not a beginning. ``replicas`` counts the gateways known to serve the same workers, this one among
+    them, ``alone`` says that the others cannot be asked; ``None`` where workers are not shared."""
 
     queued_requests: int
     queued_tokens: int
@@ -32,6 +36,18 @@ class FlowStats:
     draining: bool
     mean_tpot_s: float | None
     workers: tuple[WorkerStats, ...]
+    permits: int = 0
+    capacity_found: bool = False
+    replicas: int | None = None
+    alone: bool | None = None
+
+    @property
+    def tokens_per_worker_minute(self) -> float | None:
+        """Output tokens per minute that one usable worker carries within the targets; ``None`` before it was found."""
+        usable = [worker for worker in self.workers if worker.healthy and not worker.draining]
+        if not self.capacity_found or not usable or not self.mean_tpot_s:
+            return None
+        return 60.0 * self.permits / len(usable) / self.mean_tpot_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +85,12 @@ def build_demand_stats(state: FlowState) -> DemandStats:
 def build_flow_stats(state: FlowState, now: float) -> FlowStats:
     """Snapshot of queue, permits and workers; O(workers)."""
     workers = tuple(build_worker_stats(worker, now) for worker in state.ledger.workers.values())
+    sharing = state.sharing
     return FlowStats(
-        state.room.size, state.room.tokens, len(state.ledger.running), state.draining, state.tpot_s, workers
-    )
+        state.room.size, state.room.tokens, len(state.ledger.running), state.draining, state.tpot_s, workers,
+        state.ledger.permits, state.capacity_found,
+        None if sharing is None else max(len(sharing.known), 1), None if sharing is None else sharing.alone,
+    )  # fmt: skip
 
 
 def build_worker_stats(worker: WorkerState, now: float) -> WorkerStats:
@@ -79,5 +98,5 @@ def build_worker_stats(worker: WorkerState, now: float) -> WorkerStats:
     resting = next_change_at(worker.breaker, now) is not None or worker.breaker.probing
     return WorkerStats(
         worker.worker_id, worker.in_flight, worker.healthy, worker.draining, worker.listed, resting,
-        not worker.known,
+        worker.permits, not worker.known,
     )  # fmt: skip

@@ -32,7 +32,10 @@ class WorkerState:
     """One worker. ``held`` are the requests on it, in order of dispatch; ``backlog_tokens`` the uncached prompt tokens
     sent to it whose first token has not come; ``decoding`` how many have theirs. ``common`` is
     the pace of all workers of the pool, shared between them. ``permits`` is how many requests it may hold: its limit,
-    within the operator's cap. ``cache`` is the number of its prefix cache (``flow.prefix``), another after each start.
+    within the operator's cap. ``share`` is the part of its limit that this gateway may use where several serve the
+    same workers, ``foreign`` how many requests the others have there; ``decoding``, ``backlog_tokens`` and ``promises``
+    count theirs too (``flow.replicas``). ``cache`` is the number of its prefix cache (``flow.prefix``), another after
+    each start.
     """
 
     worker_id: WorkerId
@@ -63,6 +66,10 @@ class WorkerState:
     slack: Slack = field(default_factory=Slack)
     _was_prefilling: bool = False
     next_lesson_at: float = 0.0
+    share: int | None = None
+    foreign: int = 0
+    sent_tokens: int = 0
+    widened: int = 0
     cache: int = 0
     trust: CacheTrust = field(default_factory=CacheTrust)
     medians: Medians = field(default_factory=Medians)
@@ -85,7 +92,7 @@ class WorkerState:
                 self._find_tightest()
                 return
             self.promises[tpot_s] = count
-            if count == 1:
+            if count == change:  # the first of them
                 self._find_tightest()
 
     def _find_tightest(self) -> None:
@@ -119,7 +126,7 @@ class WorkerState:
         anything is kept fit for that. What share of the time goes to prompts is kept beside it.
         """
         before, self.load = self.load, load
-        self.limit.begin(load, len(self.held))
+        self.limit.begin(load, len(self.held) + self.foreign)
         self.count_decoding(0, now)
         area, self._area = self._area, 0.0
         peak, self._peak = self._peak, self.decoding
@@ -145,7 +152,9 @@ class WorkerState:
             target_s *= 1.0 - min(self.prefill_ratio, 0.8)  # what prompts take, decoding cannot have
         if load.age_s(now) > STALE_AFTER_S:
             return  # it tells of another time: nothing is granted because of it
-        self.limit.observe(load, max(batch, float(len(self.held))), peak, self.prefilling_s, target_s, self.read_pace())
+        self.limit.observe(
+            load, max(batch, float(len(self.held) + self.foreign)), peak, self.prefilling_s, target_s, self.read_pace()
+        )
 
     def has_restarted(self, load: WorkerLoad) -> bool:
         """Whether ``load``, which has not been taken in yet, tells of another start than the last reading."""

@@ -21,26 +21,6 @@ def new_key() -> str:
     return KEY_PREFIX + secrets.token_urlsafe(32)
 
 
-class MemoryDirectory:
-    """Tenants by the hash of their keys, in this process.
-
-    The table is indexed by the hash, so the time of a look-up tells nothing of how much of a key was right.
-    """
-
-    def __init__(self, keys: Iterable[tuple[bytes, Tenant]] = ()) -> None:
-        self._tenants = dict(keys)
-        self.generation = 0
-
-    def replace(self, keys: Iterable[tuple[bytes, Tenant]]) -> None:
-        """Take another set of keys at once, as at reload."""
-        self._tenants = dict(keys)
-        self.generation += 1
-
-    def find(self, key: bytes) -> Tenant | None:
-        """The tenant of ``key``, or ``None``."""
-        return self._tenants.get(hashlib.sha256(key).digest())
-
-
 @value
 class Known:
     """Who the last request on a connection was from, by which words. A client says the same with each of its requests,

@@ -1,36 +1,42 @@
 """One inference request at the edge: request, auth, peek; then its journey; whatever happens, one settlement."""
 
-import functools
-import hashlib
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 from zlib import crc32
 
 from service.domain.outcome import Outcome
 from service.domain.request import Request
 from service.domain.tenant import Tenant
+from service.domain.tier import Tier
 from service.domain.units import RequestId, WorkerId
 from service.gateway.auth import Known, read_key
 from service.gateway.cors import CorsPolicy
 from service.gateway.exchange import Exchange
-from service.gateway.headers import is_sane_id, read_deadline_s, render_outbound
+from service.gateway.headers import render_outbound
+from service.gateway.hints import DEADLINE, NO_HINTS, SESSION, Hints, read_hints
+from service.gateway.limits import check_passage
 from service.gateway.members import PeekError
+from service.gateway.own_lines import OwnLines
 from service.gateway.peek import Peeked, peek
 from service.gateway.prefix import LEAST_BYTES, find_marks
 from service.gateway.promises import CorridorConfig
 from service.gateway.refusal import Failing, Refused, check_body
 from service.gateway.responses import OPENAI, SUSPENDED, telling_of
 from service.gateway.routes import RESPONSE_PREFIX, ROUTES, STORED, Route
-from service.gateway.stored import StoredResponses, read_response_path
+from service.gateway.salts import CacheSalts
+from service.gateway.service_tier import choose_tier, find_tier
+from service.gateway.stored import StoredResponses, read_response_path, start_stored
 from service.runtime.account import Settlement
 from service.runtime.advice import compute_retry_after_s
-from service.runtime.bypass import Bypass
 from service.runtime.guard import guard
 from service.runtime.journey import Journey, Outbound, Road
 from service.runtime.limits import RelayConfig
 from service.runtime.ports import TenantDirectory
+from service.runtime.quota import Passage, Quotas
 
 _log = logging.getLogger("sluice.corridor")
 
@@ -38,16 +44,18 @@ _log = logging.getLogger("sluice.corridor")
 class Corridor:
     """Serves inference routes. Called by the listener; nothing here awaits."""
 
-    def __init__(self, road: Road, directory: TenantDirectory, config: CorridorConfig, cors: CorsPolicy) -> None:
+    def __init__(
+        self, road: Road, directory: TenantDirectory, quotas: Quotas, config: CorridorConfig, cors: CorsPolicy
+    ) -> None:
         self._road = road
         self._directory = directory
-        self._cors = cors
+        self._quotas = quotas
+        self.lines = OwnLines(cors)
         self._stored = StoredResponses()
         self._now = road.clock.now
         self._prefix = secrets.token_hex(4) + "-"
         self._count = 0
-        self._salts: dict[str, bytes] = {}
-        self.note_alias: Callable[[bytes, RequestId], None] | None = None
+        self._salts = CacheSalts(config.salt)
         self.note_opened: Callable[[Settlement], None] | None = None
         self.config = config
 
@@ -55,7 +63,7 @@ class Corridor:
         """Requests that come from now on are served by these; those under way keep what they began with."""
         road = self._road
         self._road = Road(road.driver, road.transport, road.accounts, road.clock, road.later, relay, road.opaque)
-        self._cors = cors
+        self.lines.cors = cors
         self.config = config
 
     # ---------------------------------------------------------------- word from the listener
@@ -147,7 +155,7 @@ class Corridor:
             check_body(exchange)
         body = exchange.body
         settlement.prompt_bytes = len(body)
-        extra = (self._salts.get(tenant.tenant_id) or self._salt_of(tenant)) if route.salted else b""
+        extra = self._salts[tenant.tenant_id] if route.salted else b""
         response_id = ""
         if route.names_response:
             response_id = "resp_" + secrets.token_hex(16)
@@ -159,36 +167,47 @@ class Corridor:
         if peeked.stream:
             settlement.stream = True
         pinned_to = self._check(peeked, route, tenant)
-        tier = self.config.tiers[tenant.tier]
-        budget_s = tier.queue_ttl_s or self.config.queue_ttl_s
-        limit_at: float | None = None
-        hinted = False
-        session: str | None = None
-        if b"x-sluice-deadline-ms" in named:
-            deadline_s = read_deadline_s(named[b"x-sluice-deadline-ms"])
-            if deadline_s is None:
-                message = "The header 'x-sluice-deadline-ms' must be a whole number of milliseconds."
-                raise Refused(Outcome.MALFORMED, message, "x-sluice-deadline-ms")
-            limit_at = settlement.arrived_at + deadline_s
-            hinted, budget_s = deadline_s < budget_s, min(budget_s, deadline_s)
-        if b"x-sluice-session" in named:
-            digest = hashlib.blake2b(named[b"x-sluice-session"], key=tenant.tenant_id.encode()[:64], digest_size=16)
-            session = digest.hexdigest()
+        tier = find_tier(tenant.tier, self.config.tiers)
+        if peeked.service_tier is not None:
+            tier = choose_tier(tier, peeked.service_tier, self.config.tiers)
+            settlement.tier = tier.name
+        hints, budget_s = NO_HINTS, tier.queue_ttl_s or self.config.queue_ttl_s
+        if DEADLINE in named or SESSION in named:
+            hints, budget_s = read_hints(named, tenant.tenant_id, settlement.arrived_at, budget_s)
         request = Request(
             settlement.request_id,
             tenant.tenant_id,
-            tenant.tier,
+            tier.name,
             tier.rank,
             settlement.prompt_bytes,
             peeked.max_output_tokens,
             peeked.stream,
             settlement.arrived_at,
             settlement.arrived_at + budget_s,
-            session,
+            hints.session,
             pinned_to,
             find_marks(peeked.fields, crc32(tenant.tenant_id.encode())) if len(body) >= LEAST_BYTES else (),
-            hinted=hinted,
+            hinted=hints.hinted,
         )
+        self._go_on(exchange, settlement, tenant, tier, peeked, request, hints, response_id)
+
+    def _go_on(
+        self, exchange: Exchange, settlement: Settlement, tenant: Tenant, tier: Tier, peeked: Peeked, request: Request,
+        hints: Hints, response_id: str,
+    ) -> None:  # fmt: skip
+        """Past the tenant's limits, or put aside until they are known, and on its way."""
+        route, named, contract = exchange.route, exchange.named, tenant.contract
+        if contract is not None and contract.limited:
+            passage = self._quotas.admit(tenant, contract, request, settlement, route.metered, tier.best_effort)
+            if passage is Passage.LATER:
+                again = partial(
+                    self._go_on_again, exchange, settlement, tenant, tier, peeked, request, hints, response_id
+                )
+                self._quotas.put_aside(settlement, again)
+                return
+            check_passage(passage, contract, settlement.arrived_at, self._quotas.month_ends_in_s)
+            if settlement.excess:
+                request = replace(request, excess=True)
         exchange.body = b""  # from here on it lives in the parts, as long as a worker may need it
         parts = peeked.parts
         size = len(parts[0]) if len(parts) == 1 else sum([len(part) for part in parts])
@@ -196,13 +215,27 @@ class Corridor:
         priority = tier.rank * config.priority_step
         lines = render_outbound(named, exchange.headers, request.request_id, size, priority, config.worker_key)
         out = Outbound(route.target, lines, parts, peeked.strip_usage)
-        head = self._head(named, settlement, tenant.tier)
-        exchange.listener = journey = Journey(self._road, request, out, exchange, route.dialect, head, settlement)
-        if limit_at is not None:
-            journey.first_token_limit_at = limit_at
+        head = self.lines.render(named, settlement, tier.name)
+        dialect = route.dialect if peeked.service_tier is None else route.dialect.serving(tier.name)
+        exchange.listener = journey = Journey(self._road, request, out, exchange, dialect, head, settlement)
+        if hints.limit_at is not None:
+            journey.first_token_limit_at = hints.limit_at
         if response_id and peeked.store:
-            journey.on_answered = functools.partial(self._stored.remember, response_id, tenant.tenant_id)
+            journey.on_answered = partial(self._stored.remember, response_id, tenant.tenant_id)
         journey.start()
+
+    def _go_on_again(self, exchange: Exchange, settlement: Settlement, *rest: Any) -> None:  # noqa: ANN401 - _go_on's own
+        """The store has spoken, or will not speak in time."""
+        if settlement.outcome is None:  # else its client left meanwhile
+            guard(
+                Failing(self, exchange), "a request that waited for its quota", self._try_on, exchange, settlement, rest
+            )
+
+    def _try_on(self, exchange: Exchange, settlement: Settlement, rest: tuple[Any, ...]) -> None:
+        try:
+            self._go_on(exchange, settlement, *rest)
+        except Refused as refused:
+            self._refuse(exchange, settlement, refused)
 
     def _serve_stored(self, exchange: Exchange, settlement: Settlement) -> None:
         """GET or cancel a stored response at the worker that made it, past queue and permits."""
@@ -212,20 +245,8 @@ class Corridor:
         worker_id = None if found is None else self._stored.worker_of(found[0], tenant)
         if found is None or worker_id is None:
             raise Refused(Outcome.UNKNOWN_RESPONSE)
-        query = b"?" + exchange.query if exchange.query else b""
-        target = b"%b /v1/responses/%b%b%b" % (exchange.method, found[0].encode(), found[1], query)
-        settlement.stream = b"stream=true" in exchange.query
-        request = Request(
-            settlement.request_id, tenant.tenant_id, tenant.tier, 0, 0, None, settlement.stream,
-            settlement.arrived_at, settlement.arrived_at, None, worker_id,
-        )  # fmt: skip
-        past = replace(self._road, driver=Bypass(worker_id, self._road.driver))
-        named, size = exchange.named, len(exchange.body)
-        lines = render_outbound(named, exchange.headers, request.request_id, size, 0, self.config.worker_key)
-        out = Outbound(target, lines, (bytes(exchange.body),))
-        head = self._head(named, settlement, tenant.tier)
-        exchange.listener = journey = Journey(past, request, out, exchange, STORED.dialect, head, settlement)
-        journey.start()
+        head = self.lines.render(exchange.named, settlement, tenant.tier)
+        start_stored(self._road, exchange, settlement, tenant, found, worker_id, head, self.config.worker_key)
 
     def _authenticate(self, exchange: Exchange, settlement: Settlement) -> Tenant:
         named, known, generation = exchange.named, exchange.known, self._directory.generation
@@ -266,34 +287,13 @@ class Corridor:
     def _refuse(self, exchange: Exchange, settlement: Settlement, refused: Refused) -> None:
         outcome = refused.outcome
         if not exchange.gone and not exchange.response_started:
-            retry_after_s = compute_retry_after_s(settlement.arrived_at) if outcome.retryable else None
+            retry_after_s = refused.retry_after_s
+            if retry_after_s is None and outcome.retryable:
+                retry_after_s = compute_retry_after_s(settlement.arrived_at)
             dialect = exchange.route.dialect if exchange.route is not None else OPENAI
             status, lines, body = dialect.build_refusal(outcome, retry_after_s, refused.detail, refused.param)
             settlement.status = telling_of(outcome).status
-            exchange.begin(status, lines + self._head(exchange.named, settlement, None), len(body))
+            exchange.begin(status, lines + self.lines.render(exchange.named, settlement, None), len(body))
             exchange.write(body)
             exchange.finish()
         self._road.accounts.settle(settlement, outcome, self._now())
-
-    def _head(self, named: Mapping[bytes, bytes], settlement: Settlement, tier: str | None) -> bytes:
-        """Our own header lines, the same on every answer."""
-        theirs = named.get(b"x-request-id")
-        if theirs is None or not is_sane_id(theirs):
-            theirs = settlement.request_id.encode()
-        elif settlement.client_request_id is None and b"sk-" not in theirs:  # a key, taken for an id, is kept nowhere
-            settlement.client_request_id = theirs.decode("latin-1")
-            if self.note_alias is not None:
-                self.note_alias(theirs, settlement.request_id)
-        if tier is None:
-            lines = b"x-request-id: %b\r\n" % theirs
-        else:
-            lines = b"x-request-id: %b\r\nx-sluice-tier: %b\r\n" % (theirs, tier.encode())
-        if b"origin" in named:
-            lines += self._cors.headers_for(named[b"origin"])
-        return lines
-
-    def _salt_of(self, tenant: Tenant) -> bytes:
-        """Members put in front of every body: the tenant's own salt of the prefix cache."""
-        digest = hashlib.blake2b(tenant.tenant_id.encode(), key=self.config.salt[:64], digest_size=16).hexdigest()
-        salt = self._salts[tenant.tenant_id] = b'"cache_salt":"%b",' % digest.encode()
-        return salt

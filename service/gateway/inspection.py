@@ -96,6 +96,8 @@ def describe_queues(stats: FlowStats, queued_requests_max: int, queued_tokens_ma
         "queued_tokens_max": queued_tokens_max,
         "in_flight_requests": stats.in_flight,
         "mean_tpot_s": stats.mean_tpot_s,
+        "usable_workers": sum(worker.healthy and not worker.draining for worker in stats.workers),
+        "tokens_per_worker_minute": stats.tokens_per_worker_minute,
     }
 
 

@@ -70,6 +70,23 @@ def split_members(body: bytes | bytearray) -> dict[str, msgspec.Raw]:
     return fields
 
 
+def locate_member(body: bytes, name: str) -> tuple[int, int] | None:
+    """Where the value of ``name`` stands in the top-level object; ``None`` if there is none, or no object."""
+    try:
+        fields = _RAW_OBJECT.decode(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    position = body.index(b"{") + 1
+    for key, raw in fields.items():
+        member = _MEMBER.match(body, position)
+        if member is None:
+            return None
+        position = member.end() + len(raw)
+        if key == name:
+            return member.end(), position
+    return None
+
+
 def _check_utf8(body: bytes | bytearray) -> None:
     """Slice by slice: a long text with one emoji in it would take four bytes for each character as a whole."""
     view = memoryview(body)

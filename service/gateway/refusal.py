@@ -9,8 +9,15 @@ from service.gateway.exchange import Exchange
 class Refused(Exception):  # noqa: N818 - a way out, not an error
     """Raised by a stage that ends the request."""
 
-    def __init__(self, outcome: Outcome, detail: str | None = None, param: str | None = None) -> None:
+    def __init__(
+        self,
+        outcome: Outcome,
+        detail: str | None = None,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
         super().__init__(outcome)
+        self.retry_after_s = retry_after_s
         self.outcome = outcome
         self.detail = detail
         self.param = param

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 
 from service.domain.outcome import Outcome
 from service.gateway.sse import EventTap, Reader
+from service.gateway.tier_echo import EchoTap, mark_whole
 from service.gateway.wire import (
     Usage,
     read_messages_event,
@@ -52,6 +54,18 @@ TELLINGS: dict[Outcome, Telling | None] = {
     Outcome.MALFORMED: Telling(400, _INVALID, "invalid_request", "The request cannot be read."),
     Outcome.UNKNOWN_MODEL: Telling(404, _INVALID, "model_not_found", "There is no such model. See GET /v1/models."),
     Outcome.UNKNOWN_RESPONSE: Telling(404, _INVALID, "response_not_found", "There is no such response, or it is gone."),
+    Outcome.RATE_LIMITED: Telling(
+        429,
+        "rate_limit_error",
+        "rate_limit_exceeded",
+        "A limit of the contract is reached. Retry after the given time.",
+    ),
+    Outcome.QUOTA_UNKNOWN: Telling(
+        503,
+        _SERVER,
+        "server_overloaded",
+        "How much of the contract is left cannot be told now. Retry after the given time.",
+    ),
     Outcome.QUEUE_FULL: Telling(
         503, _SERVER, "server_overloaded", "The service is overloaded. Retry after the given time."
     ),
@@ -163,6 +177,9 @@ class _Answer(msgspec.Struct):
     usage: _Usage | None = None
 
 
+_MARKED_MAX = 8 * 1024 * 1024
+"""A longer answer names its tier in the header alone."""
+
 _ANSWER = msgspec.json.Decoder(_Answer)
 _USAGE_KEY = re.compile(rb'"usage"\s*:\s*(?=\{)')
 _FIRST_VALUE = json.JSONDecoder()
@@ -181,9 +198,11 @@ def _find_usage(tail: bytes) -> _Usage | None:
 
 
 class ApiDialect:
-    """One API's way of speaking."""
+    """One API's way of speaking. ``served`` is the tier to be named in the answer, to a client that asked for one."""
 
-    def __init__(self, reader: Reader, shape: Shape, name: bytes, done: bytes) -> None:
+    def __init__(self, reader: Reader, shape: Shape, name: bytes, done: bytes, names_tier: bool = True) -> None:
+        self.served: bytes | None = None
+        self._names_tier = names_tier
         self._reader = reader
         self._shape = shape
         self._name = name
@@ -191,7 +210,26 @@ class ApiDialect:
 
     def open_tap(self, strip_usage: bool) -> EventTap:
         """A reader for one stream."""
+        if self.served is not None:
+            return EchoTap(self._reader, strip_usage, self.served)
         return EventTap(self._reader, strip_usage)
+
+    def serving(self, tier: str) -> "ApiDialect":
+        """The same for one request whose answer names the tier that served it, where this API has a place for it."""
+        if not self._names_tier:
+            return self
+        other = copy(self)
+        other.served = tier.encode()
+        return other
+
+    @property
+    def hold_bytes(self) -> int:
+        """How much of a whole answer must be held to be finished; 0 if it passes as it comes."""
+        return 0 if self.served is None else _MARKED_MAX
+
+    def finish(self, whole: bytes) -> bytes:
+        """A whole answer as it goes to the client."""
+        return whole if self.served is None else mark_whole(whole, self.served)
 
     def read_usage(self, body: bytes) -> Usage:
         """Prompt, cached and output tokens of an answer or of its end; ``None`` for what it does not say."""
@@ -251,4 +289,4 @@ class ApiDialect:
 _DONE = b"data: [DONE]\n\n"
 OPENAI = ApiDialect(read_openai_event, shape_openai, b"", _DONE)
 RESPONSES = ApiDialect(read_responses_event, shape_openai, b"event: error\n", _DONE)
-MESSAGES = ApiDialect(read_messages_event, shape_anthropic, b"event: error\n", b"")
+MESSAGES = ApiDialect(read_messages_event, shape_anthropic, b"event: error\n", b"", names_tier=False)

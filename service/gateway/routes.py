@@ -12,7 +12,8 @@ class Route:
 
     ``target`` is the request line without its version. ``usage_on_request``: streams carry usage only if the body
     asks for it. ``salted``: the body takes a ``cache_salt``. ``names_response``: we choose the id of the response.
-    ``bounds``: the fields that bound the length of the answer, the first that is given counts.
+    ``bounds``: the fields that bound the length of the answer, the first that is given counts. ``metered``: whether
+    prompt and output are counted against the tenant's tokens.
     """
 
     kind: str
@@ -23,6 +24,7 @@ class Route:
     model_required: bool = True
     names_response: bool = False
     bounds: tuple[str, ...] = ("max_tokens",)
+    metered: tuple[bool, bool] = (True, True)
 
 
 def _route(path: str, dialect: ApiDialect, **traits: Any) -> tuple[bytes, Route]:  # noqa: ANN401 - Route's own fields
@@ -36,10 +38,10 @@ ROUTES: dict[bytes, Route] = dict(
         _route("/v1/completions", OPENAI, usage_on_request=True),
         _route("/v1/responses", RESPONSES, names_response=True, bounds=("max_output_tokens",)),
         _route("/v1/messages", MESSAGES),
-        _route("/v1/messages/count_tokens", MESSAGES, salted=False),
-        _route("/v1/embeddings", OPENAI, salted=False, bounds=()),
-        _route("/tokenize", OPENAI, salted=False, model_required=False, bounds=()),
-        _route("/detokenize", OPENAI, salted=False, model_required=False, bounds=()),
+        _route("/v1/messages/count_tokens", MESSAGES, salted=False, metered=(False, False)),
+        _route("/v1/embeddings", OPENAI, salted=False, bounds=(), metered=(True, False)),
+        _route("/tokenize", OPENAI, salted=False, model_required=False, bounds=(), metered=(False, False)),
+        _route("/detokenize", OPENAI, salted=False, model_required=False, bounds=(), metered=(False, False)),
     ]
 )
 

@@ -1,9 +1,17 @@
-"""Remembers which worker and tenant made which stored response."""
+"""Remembers which worker and tenant made which stored response, and asks that worker for it."""
 
 from collections import OrderedDict
+from dataclasses import replace
 
+from service.domain.request import Request
 from service.domain.tenant import Tenant
 from service.domain.units import TenantId, WorkerId
+from service.gateway.exchange import Exchange
+from service.gateway.headers import render_outbound
+from service.gateway.routes import STORED
+from service.runtime.account import Settlement
+from service.runtime.bypass import Bypass
+from service.runtime.journey import Journey, Outbound, Road
 
 _KEPT = 65536
 _KEPT_PER_TENANT = 4096
@@ -52,3 +60,28 @@ def read_response_path(method: bytes, path: bytes) -> tuple[str, bytes] | None:
     if method == b"POST" and tail == b"cancel":
         return name, b"/cancel"
     return None
+
+
+def start_stored(
+    road: Road,
+    exchange: Exchange,
+    settlement: Settlement,
+    tenant: Tenant,
+    found: tuple[str, bytes],
+    worker_id: WorkerId,
+    head: bytes,
+    worker_key: bytes,
+) -> None:
+    """Ask ``worker_id`` for the response ``found`` in the path, past queue, permits and limits."""
+    query = b"?" + exchange.query if exchange.query else b""
+    target = b"%b /v1/responses/%b%b%b" % (exchange.method, found[0].encode(), found[1], query)
+    settlement.stream = b"stream=true" in exchange.query
+    request = Request(
+        settlement.request_id, tenant.tenant_id, tenant.tier, 0, 0, None, settlement.stream,
+        settlement.arrived_at, settlement.arrived_at, None, worker_id,
+    )  # fmt: skip
+    past = replace(road, driver=Bypass(worker_id, road.driver))
+    lines = render_outbound(exchange.named, exchange.headers, request.request_id, len(exchange.body), 0, worker_key)
+    out = Outbound(target, lines, (bytes(exchange.body),))
+    exchange.listener = journey = Journey(past, request, out, exchange, STORED.dialect, head, settlement)
+    journey.start()

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from service.domain.units import TierName
 from service.settings.fault import SettingsFault, SettingsRefusedError
 from service.settings.load import Lines, locate, parse_tree, read_file
-from service.settings.schema import Part, Ratio, Seconds
+from service.settings.parts import Part, Ratio, Seconds
 from service.slo.objective import (
     BAD_EVENTS_MIN,
     PROBE_BELOW_PER_HOUR,

@@ -8,8 +8,13 @@ from service.domain.mark import UNMARKED, Mark
 from service.domain.outcome import Outcome
 from service.domain.tier import Tier
 from service.domain.units import RequestId, TenantId, TierName, WorkerId
+from service.flow.quota import Reservation
 from service.runtime.guard import tell
 from service.slo.verdict import Verdict, judge
+
+PATIENCE = 16
+"""Looks at the time by which a request gives up waiting for the store. Counted in looks rather than in time: when our
+own loop is late the answer may long be there, and it would be wrong to blame the store."""
 
 
 class Settlement:
@@ -18,9 +23,11 @@ class Settlement:
     Filled in on the way and settled once. Moments are monotonic seconds, ``None`` for what did not happen. Token
     counts come from the worker's usage; ``output_estimated`` marks a count of stream events instead, which stands in
     for streams that were cut before their usage came (with speculation an event may carry several tokens, so it is a
-    lower bound). ``client_request_id`` is the client's own id, the one it was shown. ``kind`` is the route's name.
-    ``tier`` is the one it was served in, ``tier_asked`` the one of its contract where that is another. ``verdict`` is
-    there once it is settled.
+    lower bound). ``reservation`` is what it was charged when it was let in, ``excess`` whether it runs above its
+    contract, ``limits`` the header lines that tell its tenant what is left; ``patience`` counts down while it waits for
+    the shared store's word. ``client_request_id`` is the client's own id, the one it was shown. ``kind`` is the route's
+    name. ``tier`` is the one it was served in, ``tier_asked`` the one of its contract where that is another.
+    ``verdict`` is there once it is settled.
     Defaults live in the class: most requests set few of them.
     """
 
@@ -45,6 +52,10 @@ class Settlement:
     tier_asked: TierName | None = None
     marks: frozenset[Mark] = UNMARKED
     verdict: Verdict | None = None
+    reservation: Reservation | None = None
+    excess: bool = False
+    patience: int = PATIENCE
+    limits: bytes = b""
 
     def __init__(self, request_id: RequestId, kind: str, arrived_at: float) -> None:
         self.request_id = request_id

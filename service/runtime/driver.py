@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import Protocol, assert_never
 
 from service.domain.command import Command, Dispatch, Enqueue, Refuse, Revoke
+from service.domain.estimate import Estimate
 from service.domain.event import Event, Woken
 from service.domain.outcome import Outcome
+from service.domain.replica import ReplicaReport
+from service.domain.request import Request
 from service.domain.units import RequestId, WorkerId
 from service.flow.config import Reconfigured
 from service.flow.controller import FlowController
@@ -121,6 +124,14 @@ class Driver:
         """End every request under way, since the gateway goes away."""
         for passenger in self.passengers():
             guard(passenger, "a request cut by the end of the grace", passenger.on_drain_cut)
+
+    def foresee(self, request: Request, level: float) -> Estimate:
+        """What ``request`` will take at most, with so much certainty."""
+        return self._controller.foresee(request, level)
+
+    def report(self) -> ReplicaReport | None:
+        """What other gateways should know."""
+        return self._controller.report(self._now())
 
     def stats(self) -> FlowStats:
         """Snapshot of the core."""

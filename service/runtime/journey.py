@@ -58,7 +58,8 @@ class Journey(Ending):
         settlement.attempts = attempt
         if self.stream:
             self.tap = self.dialect.open_tap(out.strip_usage)
-        self.relay = relay = Relay(self, self._client.write, self._now, road.relay.hold_bytes)
+        hold_bytes = max(road.relay.hold_bytes, self.dialect.hold_bytes)
+        self.relay = relay = Relay(self, self._client.write, self._now, hold_bytes)
         self._call = call = road.transport.open(worker_id, out.target, out.headers, out.body, relay)
         if self.paused_at is not None:
             call.pause()
@@ -82,6 +83,9 @@ class Journey(Ending):
         self._client.release()
         if self.on_answered is not None and self.settlement.worker_id is not None:
             self.on_answered(self.settlement.worker_id)
+        if length == len(data) and not self.stream:
+            data = self.dialect.finish(data)
+            length = len(data)
         if not self.head_sent:
             self._commit(200, headers, None if self.stream else length)
         self._client.write(data)
@@ -160,6 +164,9 @@ class Journey(Ending):
         """Look at the time; called a few times a second for every request under way."""
         if self.stage is _ENDED:  # by what followed when another looked, in this very sweep
             return
+        charged, tap = self.settlement.reservation, self.tap
+        if charged is not None and tap is not None and tap.events > charged.output_tokens:
+            charged.account.extend(charged, tap.events, now)
         due = find_due(self, self._road.relay, now)
         if due is None:
             return

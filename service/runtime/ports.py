@@ -1,7 +1,8 @@
-"""What the shell needs from the outside: nine small protocols, satisfied structurally by adapters.
+"""What the shell needs from the outside: eleven small protocols, satisfied structurally by adapters.
 
-``Clock``, ``TenantDirectory`` and ``Observer`` stand for the house; ``ClientStream`` and ``Dialect`` for the client's
-side; ``WorkerTransport``, ``WorkerCall``, ``ReplySink`` and ``StreamTap`` for the worker's.
+``Clock``, ``TenantDirectory``, ``LeaseSource``, ``RecordSource`` and ``Observer`` stand for the house; ``ClientStream``
+and ``Dialect`` for the client's side; ``WorkerTransport``, ``WorkerCall``, ``ReplySink`` and ``StreamTap`` for the
+worker's.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,9 +11,11 @@ from typing import Protocol
 from service.domain.command import Command
 from service.domain.event import Event, FailureCause
 from service.domain.outcome import Outcome
+from service.domain.record import Changes
 from service.domain.tenant import Tenant
-from service.domain.units import WorkerId
+from service.domain.units import TenantId, WorkerId
 from service.flow.config import Reconfigured
+from service.flow.lease import Grant, Report
 
 
 class Clock(Protocol):
@@ -43,6 +46,26 @@ class TenantDirectory(Protocol):
 
     def find(self, key: bytes) -> Tenant | None:
         """The tenant of ``key``, or ``None``; takes the same time whether the key is known or not."""
+        ...
+
+
+class LeaseSource(Protocol):
+    """What gateways share of their tenants' quotas. Both calls are short, and raise ``StoreError`` when unanswered."""
+
+    async def exchange(self, reports: Sequence[tuple[TenantId, Report]]) -> list[Grant]:
+        """Take reports in, answer them in their order."""
+        ...
+
+    async def count_gateways(self, alive_s: float) -> int:
+        """Say that this gateway lives; how many have said so within ``alive_s``, itself among them."""
+        ...
+
+
+class RecordSource(Protocol):
+    """Tenants and keys that gateways share."""
+
+    async def fetch(self, epoch: str, version: int) -> Changes | None:
+        """What has changed since ``version`` of ``epoch``, ``None`` if nothing; raises ``StoreError``."""
         ...
 
 
@@ -167,6 +190,15 @@ class Dialect(Protocol):
 
     def open_tap(self, strip_usage: bool) -> StreamTap:
         """A reader for one event stream; ``strip_usage`` holds the usage chunk back from the client."""
+        ...
+
+    @property
+    def hold_bytes(self) -> int:
+        """How much of a whole answer must be held to be finished; 0 if it passes as it comes."""
+        ...
+
+    def finish(self, whole: bytes) -> bytes:
+        """A whole answer as it goes to the client."""
         ...
 
     def read_usage(self, body: bytes) -> tuple[int | None, int | None, int | None]:

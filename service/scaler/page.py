@@ -7,7 +7,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from service.slo.scaling import Decision
-from service.telemetry.metrics import Metric as Declared
+from service.telemetry.kinds import Metric as Declared
 from service.telemetry.scaler_metrics import (
     DESIRED,
     DESIRED_PART,

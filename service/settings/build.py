@@ -1,17 +1,18 @@
 """Translates a valid configuration into each room's frozen config; the only place that knows both."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from service.domain.contract import Allowance, Contract, Excess
 from service.domain.maintenance import MaintenanceWindow
 from service.domain.mark import UNMARKED, Mark
 from service.domain.tenant import Tenant
 from service.domain.tier import Tier
 from service.domain.units import TenantId, TierName
-from service.flow.config import BreakerConfig, FlowConfig, RetryConfig
+from service.flow.config import BreakerConfig, FlowConfig, RetryConfig, SharingConfig
 from service.gateway.cors import CorsPolicy
 from service.gateway.promises import CorridorConfig
 from service.gateway.server import EdgeConfig
@@ -23,9 +24,12 @@ from service.runtime.limits import RelayConfig
 from service.settings.checks import find_cross_faults
 from service.settings.fault import SettingsRefusedError
 from service.settings.load import parse_tree, read_file, validate_parts
-from service.settings.schema import LimitSettings, Part, Settings, TenantSettings, TierSettings
+from service.settings.parts import Part
+from service.settings.schema import LimitSettings, Settings, TierSettings
+from service.settings.sold import TenantSettings
 from service.settings.source import build_deletion_cost, build_source
 from service.settings.terms import build_terms
+from service.store.connect import RedisConfig
 from service.workers.addresses import WorkerAddress, parse_address
 from service.workers.deletion_cost import DeletionCostConfig
 from service.workers.discovery import DnsConfig
@@ -36,6 +40,7 @@ from service.workers.probe import ProbeConfig
 from service.workers.watch import FindDeviations, MonitorConfig
 
 CACHE_SALT, ADMIN_TOKEN, CONFIG_FILE = "SLUICE_CACHE_SALT", "SLUICE_ADMIN_TOKEN", "SLUICE_CONFIG"
+REDIS_PASSWORD = "SLUICE_REDIS_PASSWORD"  # noqa: S105 - the name of a variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +58,17 @@ class Plan:
     workers: tuple[WorkerAddress, ...]
     source: DnsConfig | KubernetesConfig | None
     deletion_cost: DeletionCostConfig | None
-    keys: tuple[tuple[bytes, Tenant], ...]
+    keys: tuple[tuple[bytes, Tenant, float | None], ...]
+    tenants: tuple[Tenant, ...]
+    redis: RedisConfig | None
     maintenance: tuple[MaintenanceWindow, ...]
     terms: Terms
     terms_document: str
+
+    @property
+    def sells(self) -> bool:
+        """Whether anybody has a contract: without one nothing was promised that could be held against capacity."""
+        return any(tenant.contract is not None for tenant in self.tenants)
 
 
 T = TypeVar("T")
@@ -85,9 +97,11 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
     tiers = _build_tiers(settings)
     terms, document = build_terms(settings, tiers)
     source = build_source(settings.pool, environment)
+    contracts: dict[Contract, Contract] = {}
+    tenants = tuple(build_tenant(tenant, contracts) for tenant in settings.tenants)
     return Plan(
         settings=settings,
-        flow=_build_flow(settings),
+        flow=_build_flow(settings, find_allowances(tenants)),
         relay=_copy(RelayConfig, limits),
         edge=_copy(EdgeConfig, limits),
         corridor=CorridorConfig(
@@ -100,10 +114,16 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
         source=source,
         deletion_cost=build_deletion_cost(settings.pool, source),
         keys=tuple(
-            (bytes.fromhex(key.hash.removeprefix("sha256:")), _build_tenant(tenant))
-            for tenant in settings.tenants
-            for key in tenant.keys
+            (
+                bytes.fromhex(key.hash.removeprefix("sha256:")),
+                tenant,
+                None if key.expires is None else key.expires.timestamp(),
+            )
+            for written, tenant in zip(settings.tenants, tenants, strict=True)
+            for key in written.keys
         ),
+        tenants=tenants,
+        redis=build_redis(settings, environment),
         maintenance=tuple(
             MaintenanceWindow(window.start.timestamp(), window.end.timestamp(), window.reason)
             for window in settings.maintenance
@@ -111,6 +131,21 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
         terms=terms,
         terms_document=document,
     )
+
+
+def find_allowances(tenants: Iterable[Tenant]) -> dict[TenantId, Allowance]:
+    """Guaranteed worker-seconds by tenant."""
+    sold = ((tenant.tenant_id, tenant.contract) for tenant in tenants)
+    return {
+        tenant_id: contract.work for tenant_id, contract in sold if contract is not None and contract.work is not None
+    }
+
+
+def build_redis(settings: Settings, environment: Mapping[str, str]) -> RedisConfig | None:
+    """Where gateways share their state; ``None`` if each keeps its own."""
+    if settings.state == "memory":
+        return None
+    return RedisConfig(settings.state, environment.get(REDIS_PASSWORD) or None, environment.get("SSL_CERT_FILE"))
 
 
 def _build_tiers(settings: Settings) -> dict[TierName, Tier]:
@@ -154,14 +189,16 @@ def _copy(kind: type[T], part: Part) -> T:
     return kind(**given)
 
 
-def _build_flow(settings: Settings) -> FlowConfig:
+def _build_flow(settings: Settings, allowances: Mapping[TenantId, Allowance]) -> FlowConfig:
     limits: LimitSettings = settings.limits
     return FlowConfig(
         requests_per_worker=limits.requests_per_worker
         or profile_permits(settings.pool.profile or "")
         or FlowConfig().requests_per_worker,
         requests_per_new_worker=limits.requests_per_new_worker,
+        sharing=SharingConfig(replicas_assumed=limits.replicas_assumed),
         tiers=_build_tiers(settings),
+        contracts=allowances,
         queued_requests_max=limits.queued_requests_max,
         queued_tokens_max=limits.queued_tokens_max,
         retry_after_max_s=limits.retry_after_max_s,
@@ -209,6 +246,25 @@ def _build_tier(name: str, tier: TierSettings) -> Tier:
     )
 
 
-def _build_tenant(tenant: TenantSettings) -> Tenant:
+def build_tenant(tenant: TenantSettings, contracts: dict[Contract, Contract]) -> Tenant:
+    """One tenant. ``contracts`` are those built so far: equal ones are one object."""
+    contract = _build_contract(tenant)
+    if contract is not None:
+        contract = contracts.setdefault(contract, contract)
     marks = frozenset((Mark.SYNTHETIC,)) if tenant.synthetic else UNMARKED
-    return Tenant(TenantId(tenant.id), TierName(tenant.tier), tenant.suspended, frozenset(tenant.models), marks)
+    return Tenant(
+        TenantId(tenant.id), TierName(tenant.tier), tenant.suspended, frozenset(tenant.models), contract, marks
+    )
+
+
+def _build_contract(tenant: TenantSettings) -> Contract | None:
+    written = tenant.contract
+    if written is None:
+        return None
+    work = None
+    if written.worker_seconds_rate is not None and written.worker_seconds_burst is not None:
+        work = Allowance(written.worker_seconds_rate, written.worker_seconds_burst)
+    return Contract(
+        written.requests_per_minute, written.tokens_per_minute, written.concurrency, written.tokens_per_month, work,
+        Excess(tenant.excess), tenant.credits, written.stream_continuation,
+    )  # fmt: skip

@@ -9,10 +9,10 @@ from service.gateway.promises import CorridorConfig
 from service.settings.schema import Settings
 
 APPLIED_AT_RELOAD = (
-    "tiers", "tenants", "credits", "maintenance", "cors_origins", "logs.level", "logs.requests", "pool.workers",
-    "pool.profile",
+    "tiers", "tenants", "credits", "maintenance", "capacity", "cors_origins", "logs.level", "logs.requests",
+    "pool.workers", "pool.profile",
     "limits.requests_per_worker", "limits.requests_per_new_worker", "limits.queued_requests_max",
-    "limits.queued_tokens_max", "limits.queue_ttl_s",
+    "limits.replicas_assumed", "limits.queued_tokens_max", "limits.queue_ttl_s",
     "limits.retry_after_max_s", "limits.retry", "limits.breaker", "limits.first_token_s", "limits.inter_token_s",
     "limits.whole_s", "limits.client_stall_s", "limits.heartbeat_after_s", "limits.heartbeat_every_s",
     "limits.drain_delay_s", "limits.grace_s",

@@ -140,12 +140,12 @@ def _explain(problem: Any, lines: Lines) -> SettingsFault:  # noqa: ANN401 - pyd
     if problem["type"] == "missing":
         full = _join(path, str(keys[-1]))
         return SettingsFault(full, "is missing", "add it; the example file shows its shape", locate(path, lines))
-    if path == "state":
-        message = "only 'memory' exists in this version: state is kept in the process"
-        return SettingsFault(path, message, "write state: memory, or leave it out", locate(path, lines))
     message = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
     message = message[0].lower() + message[1:]
     given = problem["input"]
+    if path == "state":
+        cure = "write state: memory, or redis://HOST:6379/0"  # what was given may hold a password
+        return SettingsFault(path, message, cure, locate(path, lines))
     if ".keys[" in path:
         cure = "paste the line that 'sluice keys new' prints; the key itself belongs nowhere in this file"
         return SettingsFault(path, message, cure, locate(path, lines))  # what was given may be a key

@@ -16,7 +16,8 @@ from service.domain.units import TierName
 from service.flow.config import BreakerConfig, FlowConfig, RetryConfig
 from service.settings.fault import SettingsFault, SettingsRefusedError
 from service.settings.load import locate, parse_tree, read_file
-from service.settings.schema import BreakerSettings, Count, Part, RetrySettings, Seconds
+from service.settings.parts import Count, Part, Seconds
+from service.settings.schema import BreakerSettings, RetrySettings
 
 T = TypeVar("T", RetryConfig, BreakerConfig)
 

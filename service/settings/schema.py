@@ -3,26 +3,15 @@
 import re
 from itertools import pairwise
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from service.flow.limit import FIRST_LIMIT
 from service.ledger.location import check_url
+from service.settings.parts import Count, Name, Part, Pause, Port, Ratio, Seconds, Size
+from service.settings.sold import CapacitySettings, MaintenanceSettings, TenantSettings
 from service.workers.addresses import parse_address
-
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-Pause = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
-Ratio = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
-Size = Annotated[int, Field(ge=1024, le=1 << 40)]
-Port = Annotated[int, Field(ge=1, le=65535)]
-Name = Annotated[str, Field(min_length=1, max_length=256)]
-
-
-class Part(BaseModel):
-    """A mapping of the file: no unknown keys, no silent conversion from text to number, nothing changed later."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class ListenSettings(Part):
@@ -129,39 +118,6 @@ class TierSettings(Part):
         return self
 
 
-class MaintenanceSettings(Part):
-    """One announced window. Moments need their zone: 2026-12-05T02:00:00Z."""
-
-    start: AwareDatetime
-    end: AwareDatetime
-    reason: Name
-
-    @model_validator(mode="after")
-    def _ends_later(self) -> Self:
-        if self.end <= self.start:
-            raise ValueError("the window ends before it has begun")
-        return self
-
-
-class KeySettings(Part):
-    """One API key of a tenant, as ``sluice keys new`` prints it. The key itself is never written down."""
-
-    hash: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
-    prefix: Annotated[str, Field(pattern=r"^sk-sluice-[A-Za-z0-9_-]{4}$")]
-
-
-class TenantSettings(Part):
-    """Who pays. ``models`` empty means every model of the pool."""
-
-    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-    tier: Name
-    keys: list[KeySettings] = Field(default_factory=list)
-    suspended: bool = False
-    models: list[Name] = Field(default_factory=list)
-    synthetic: bool = False
-    credits: Name = "standard"
-
-
 class RetrySettings(Part):
     """When a failed attempt goes to another worker."""
 
@@ -185,6 +141,7 @@ class LimitSettings(Part):
 
     requests_per_worker: Count | None = None
     requests_per_new_worker: Count = FIRST_LIMIT
+    replicas_assumed: Count = 4
     queued_requests_max: Count = 1024
     queued_tokens_max: Count = 64_000_000
     queue_ttl_s: Seconds = 30.0
@@ -239,6 +196,17 @@ def _check_ledger(url: str) -> str:
     return url
 
 
+def _check_state(state: str) -> str:
+    if state == "memory":
+        return state
+    parts = urlsplit(state)
+    if parts.scheme not in ("redis", "rediss") or not parts.hostname or re.fullmatch(r"/?\d*", parts.path) is None:
+        raise ValueError("must be memory, redis://HOST:PORT/DB or, with TLS, rediss://HOST:PORT/DB")
+    if parts.password is not None or parts.query:
+        raise ValueError("must not carry a password or options: the password belongs in SLUICE_REDIS_PASSWORD")
+    return state
+
+
 class Settings(Part):
     """The whole file."""
 
@@ -249,8 +217,9 @@ class Settings(Part):
     listen: ListenSettings = ListenSettings()
     limits: LimitSettings = LimitSettings()
     health: HealthSettings = HealthSettings()
+    capacity: CapacitySettings = CapacitySettings()
     cors_origins: list[Annotated[str, AfterValidator(_check_origin)]] = Field(default_factory=list)
-    state: Literal["memory"] = "memory"
+    state: Annotated[str, AfterValidator(_check_state)] = "memory"
     logs: LogSettings = LogSettings()
     maintenance: list[MaintenanceSettings] = Field(default_factory=list)
     ledger: Annotated[Name, AfterValidator(_check_ledger)] | None = "sqlite:///var/ledger.db"
@@ -259,8 +228,6 @@ class Settings(Part):
 
 
 NOT_YET = {
-    "contract": "quotas and contracts are not enforced by this version",
-    "excess": "traffic above contract is not told apart by this version",
     "trusted_proxies": "forwarded addresses are not read by this version",
 }
 """Settings of the documented shape that have no effect here: refused rather than ignored."""

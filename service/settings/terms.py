@@ -7,7 +7,8 @@ from typing import Any
 from service.domain.tier import Tier
 from service.domain.units import TenantId, TierName
 from service.ledger.entry import Terms
-from service.settings.schema import Settings, TenantSettings
+from service.settings.schema import Settings
+from service.settings.sold import TenantSettings
 from service.slo.credit import NO_CREDIT, STANDARD, Ladder, Step
 
 STANDARD_LADDER, NO_LADDER = "standard", "none"

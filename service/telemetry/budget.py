@@ -8,7 +8,8 @@ from service.slo.burnrate import BudgetStats, BurnRates
 from service.slo.objective import BAD_EVENTS_MIN, Indicator, derive_objectives
 from service.slo.restraint import Strain
 from service.slo.window import HOUR_S, THIRTY_DAYS, WindowPlan, write_duration
-from service.telemetry.metrics import BUDGET_LEFT, BURN_RATE, Family
+from service.telemetry.kinds import Family
+from service.telemetry.metrics import BUDGET_LEFT, BURN_RATE
 from service.telemetry.slo_events import SloEvents
 
 _SHORT_PLAN = WindowPlan("restraint", HOUR_S, HOUR_S, (THIRTY_DAYS.pairs[0],))

@@ -9,8 +9,9 @@ from service.flow.band import Claim
 from service.slo.cause import Cause
 from service.slo.objective import Indicator
 from service.slo.window import THIRTY_DAYS, write_duration
+from service.telemetry.kinds import Metric
 from service.telemetry.labels import KINDS, NO_TIER, OTHER_KIND, Stage, WorkerPhase, can_occur
-from service.telemetry.metrics import METRICS, PROCESS_METRICS, TIER_EDGES, Metric
+from service.telemetry.metrics import METRICS, PROCESS_METRICS, TIER_EDGES
 from service.telemetry.scaler_metrics import SCALER_METRICS
 from service.telemetry.slo_events import COUNTED
 

@@ -15,8 +15,9 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.registry import Collector
 
 from service.telemetry.gauges import Snapshot, read_gauges
+from service.telemetry.kinds import Distributions, Family, Kind
 from service.telemetry.lag import LoopLag
-from service.telemetry.metrics import BUILD_INFO, Distributions, Family, Kind
+from service.telemetry.metrics import BUILD_INFO
 from service.telemetry.recorder import Recorder
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from service.domain.units import WorkerId
 from service.flow.stats import DemandStats, FlowStats
+from service.telemetry.kinds import Family, Metric
 from service.telemetry.labels import WorkerPhase, phase_of
 from service.telemetry.metrics import (
     BODY_BYTES,
@@ -32,12 +33,13 @@ from service.telemetry.metrics import (
     QUEUED_REQUESTS,
     QUEUED_TOKENS,
     QUEUED_WORK,
+    REPLICAS,
+    REPLICAS_SILENT,
     WORKER_HEALTHY,
     WORKER_KV,
     WORKER_LOAD_AGE,
+    WORKER_PERMITS,
     WORKERS,
-    Family,
-    Metric,
 )
 
 
@@ -93,6 +95,9 @@ def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
     yield _single(PERMITS_HELD, flow.in_flight)
     yield _single(DRAINING, int(flow.draining))
     yield Family(IN_FLIGHT, [((worker.worker_id,), worker.in_flight) for worker in flow.workers])
+    yield Family(WORKER_PERMITS, [((worker.worker_id,), worker.permits) for worker in flow.workers])
+    yield _single(REPLICAS, flow.replicas)
+    yield _single(REPLICAS_SILENT, None if flow.alone is None else int(flow.alone))
     yield Family(WORKER_HEALTHY, [((worker.worker_id,), int(worker.healthy)) for worker in flow.workers])
     ages = [(worker.worker_id, snapshot.load_ages_s.get(worker.worker_id)) for worker in flow.workers]
     yield Family(WORKER_LOAD_AGE, [((worker_id,), age_s) for worker_id, age_s in ages if age_s is not None])

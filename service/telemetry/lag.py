@@ -1,7 +1,8 @@
 """Measures how late the event loop is, from moments that somebody else takes."""
 
 from service.telemetry.histogram import Histogram
-from service.telemetry.metrics import LOOP_LAG, Distributions
+from service.telemetry.kinds import Distributions
+from service.telemetry.metrics import LOOP_LAG
 
 
 class LoopLag:

@@ -1,79 +1,6 @@
 """Declares every metric of the service: the one place where names, units, labels and buckets are written."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import NamedTuple
-
-from service.telemetry.histogram import Histogram
-
-
-class Kind(Enum):
-    """What Prometheus takes a metric for."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-    INFO = "info"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric. ``name`` is the name as scraped, without the suffixes of a histogram; ``unit`` is part of it.
-
-    ``edges`` are a histogram's base buckets in seconds, ``why`` the reason for them; which thresholds of the configured
-    tiers become edges too is said in :data:`TIER_EDGES`.
-    """
-
-    name: str
-    kind: Kind
-    unit: str
-    help: str
-    labels: tuple[str, ...] = ()
-    edges: tuple[float, ...] = ()
-    why: str = ""
-
-
-class Family(NamedTuple):
-    """One metric with all its present values, each under its label values."""
-
-    metric: Metric
-    values: Sequence[tuple[tuple[str, ...], float]]
-
-
-class Distributions(NamedTuple):
-    """One histogram metric with all its series, each under its label values."""
-
-    metric: Metric
-    series: Sequence[tuple[tuple[str, ...], Histogram]]
-
-
-@dataclass(slots=True)
-class Declared:
-    """The metrics of one process, in the order in which they are declared."""
-
-    metrics: list[Metric] = field(default_factory=list)
-
-    def counter(self, name: str, unit: str, text: str, *labels: str) -> Metric:
-        """Only grows."""
-        return self._add(Metric(name, Kind.COUNTER, unit, text, labels))
-
-    def gauge(self, name: str, unit: str, text: str, *labels: str) -> Metric:
-        """Goes up and down."""
-        return self._add(Metric(name, Kind.GAUGE, unit, text, labels))
-
-    def histogram(self, name: str, text: str, why: str, edges: tuple[float, ...], *labels: str) -> Metric:
-        """Counts by buckets of seconds."""
-        return self._add(Metric(name, Kind.HISTOGRAM, "seconds", text, labels, edges, why))
-
-    def info(self, name: str, text: str, *labels: str) -> Metric:
-        """Always 1; its labels are the news."""
-        return self._add(Metric(name, Kind.INFO, "", text, labels))
-
-    def _add(self, metric: Metric) -> Metric:
-        self.metrics.append(metric)
-        return metric
-
+from service.telemetry.kinds import Declared, Metric
 
 _declare = Declared()
 
@@ -192,6 +119,20 @@ PERMITS_HELD = _declare.gauge(
 DRAINING = _declare.gauge("sluice_draining", "", "1 while this gateway goes away and admits nothing new, else 0.")
 IN_FLIGHT = _declare.gauge(
     "sluice_in_flight_requests", "requests", "Permits held on one worker, until the last byte or the abort.", "worker"
+)  # fmt: skip
+WORKER_PERMITS = _declare.gauge(
+    "sluice_worker_permits", "",
+    "Requests that this gateway may have on one worker: its share, where several gateways serve the same workers.",
+    "worker",
+)  # fmt: skip
+REPLICAS = _declare.gauge(
+    "sluice_replicas", "",
+    "Gateways known to serve the same workers, this one among them; absent where workers are not shared.",
+)  # fmt: skip
+REPLICAS_SILENT = _declare.gauge(
+    "sluice_replicas_silent", "",
+    "1 while the other gateways cannot be asked and this one goes on with an equal share, else 0; "
+    "absent where workers are not shared.",
 )  # fmt: skip
 WORKER_HEALTHY = _declare.gauge(
     "sluice_worker_healthy", "", "1 if the worker is judged healthy, else 0.", "worker"

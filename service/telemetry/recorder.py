@@ -12,6 +12,7 @@ from service.domain.tier import Tier
 from service.domain.units import TierName
 from service.flow.config import Reconfigured
 from service.telemetry.histogram import Histogram, merge_edges
+from service.telemetry.kinds import Distributions, Family, Metric
 from service.telemetry.labels import KINDS, NO_TIER, OTHER_KIND, STORED_KIND, Stage, can_occur
 from service.telemetry.metrics import (
     ATTEMPT_FAILURES,
@@ -28,9 +29,6 @@ from service.telemetry.metrics import (
     STAGE,
     TPOT,
     TTFT,
-    Distributions,
-    Family,
-    Metric,
 )
 
 _COMPLETED = Outcome.COMPLETED

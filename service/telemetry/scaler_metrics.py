@@ -1,6 +1,6 @@
 """Declares the metrics of the scaler, a process of its own."""
 
-from service.telemetry.metrics import Declared, Metric
+from service.telemetry.kinds import Declared, Metric
 
 _declare = Declared()
 

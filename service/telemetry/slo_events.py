@@ -8,8 +8,9 @@ from service.slo.burnrate import Counts, Key
 from service.slo.cause import Cause, attribute
 from service.slo.objective import Indicator
 from service.slo.verdict import MET, Result, Verdict
+from service.telemetry.kinds import Family
 from service.telemetry.labels import NO_TIER
-from service.telemetry.metrics import SLO_EVENTS, SLO_MISSES, Family
+from service.telemetry.metrics import SLO_EVENTS, SLO_MISSES
 
 _INDICATORS = tuple(Indicator)
 COUNTED = (Result.GOOD, Result.BAD, Result.EXCLUDED)

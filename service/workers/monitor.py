@@ -9,6 +9,7 @@ from typing import Protocol
 
 from service.domain.event import Event, WorkerHealthChanged, WorkerJoined, WorkerLeft
 from service.domain.load import WorkerLoad
+from service.domain.replica import GENERATION_MARK
 from service.domain.units import WorkerId
 from service.workers.addresses import WorkerAddress
 from service.workers.discovery import Discovery, DiscoveryStatus, reconcile
@@ -177,7 +178,7 @@ class Monitor:
         self._past[address.worker_id] = past
         if len(self._past) > _REMEMBERED + len(self._watches):
             self._past.popitem(last=False)
-        suffix = f"~{past.generation}" if past.generation > 1 else ""
+        suffix = f"{GENERATION_MARK}{past.generation}" if past.generation > 1 else ""
         worker_id = WorkerId(f"{address.worker_id}{suffix}")
         watch = Watch(
             worker_id,

@@ -10,7 +10,8 @@ import pytest
 from service.domain.tenant import Tenant
 from service.domain.units import TenantId, TierName
 from service.gateway import corridor as corridor_module
-from service.gateway.auth import MemoryDirectory, hash_key
+from service.gateway.auth import hash_key
+from service.gateway.directory import Directory
 from service.runtime.journey import Journey
 from tests.support.gateway import KEY, MODEL, OTHER_KEY, SUSPENDED_KEY, running_gateway
 from tests.support.raw_client import RawClient, chat
@@ -278,8 +279,8 @@ async def test_keys_are_looked_up_by_their_hash_whatever_comes(monkeypatch):
             looked_up.append(key)
             return super().get(key, default)
 
-    directory = MemoryDirectory([])
-    directory._tenants = Table()
+    directory = Directory(lambda: 0.0)
+    directory._written = Table()
     for key in (b"", b"a", KEY.encode(), KEY.encode()[:-1], b"\xff" * 100):
         assert directory.find(key) is None
     assert [len(key) for key in looked_up] == [32] * 5
@@ -355,11 +356,11 @@ async def test_d26_keys_appear_nowhere(caplog, level, monkeypatch):
 
 
 async def test_d26_fails_with_a_refusal_that_quotes_the_key(monkeypatch):
-    class Naive(MemoryDirectory):
+    class Naive(Directory):
         def find(self, key):
             raise corridor_module.Refused(corridor_module.Outcome.UNAUTHENTICATED, f"Unknown key {key.decode()}")
 
-    monkeypatch.setattr("tests.support.gateway.MemoryDirectory", Naive)
+    monkeypatch.setattr("tests.support.gateway.Directory", Naive)
     async with running_gateway() as gateway:
         answer = await ask_raw(gateway.port, CHAT, [f"x-api-key: {CANARY}"], b"{}")
         assert CANARY in answer.body.decode()

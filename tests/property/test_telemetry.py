@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from service.domain.command import Dispatch, Enqueue, Refuse, Revoke
 from service.domain.event import AttemptFailed, FailureCause, Woken
 from service.domain.outcome import Outcome
+from service.telemetry.kinds import Kind
 from service.telemetry.labels import KINDS
-from service.telemetry.metrics import METRICS, Kind
+from service.telemetry.metrics import METRICS
 from service.telemetry.recorder import Recorder
 from tests.support.telemetry import TIERS, build_settlement, scrape
 

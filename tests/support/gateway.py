@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from service.domain.event import WorkerHealthChanged, WorkerJoined
@@ -13,18 +13,23 @@ from service.domain.units import TenantId, TierName, WorkerId
 from service.flow.config import FlowConfig
 from service.flow.controller import FlowController
 from service.gateway.app import Guard, build_rest
-from service.gateway.auth import MemoryDirectory, hash_key
+from service.gateway.auth import hash_key
 from service.gateway.corridor import Corridor
 from service.gateway.cors import CorsPolicy
+from service.gateway.directory import Directory
 from service.gateway.promises import CorridorConfig
 from service.gateway.server import EdgeConfig, EdgeProtocol, build_protocol_factory
 from service.runtime.account import Accounts, Settlement
 from service.runtime.clock import MonotonicClock, sleep
 from service.runtime.driver import Driver
 from service.runtime.journey import Road
+from service.runtime.leasing import Leasing
 from service.runtime.limits import RelayConfig
 from service.runtime.outbox import Outbox
+from service.runtime.quota import Quotas
 from service.runtime.turnstile import Turnstile
+from service.store.connect import RedisConfig
+from service.store.hub import Store
 from service.workers.addresses import WorkerAddress
 from service.workers.pool import PoolConfig, WorkerPool
 
@@ -65,6 +70,8 @@ class TestGateway:
     pool: WorkerPool
     ledger: Ledger
     corridor: Corridor
+    quotas: Quotas
+    leasing: Leasing | None
     connections: set[EdgeProtocol]
 
     @property
@@ -94,6 +101,10 @@ class TestGateway:
         return self.ledger.settlements
 
 
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
 @contextlib.asynccontextmanager
 async def running_gateway(
     worker_ports: Sequence[int] = (),
@@ -105,6 +116,9 @@ async def running_gateway(
     cors: CorsPolicy | None = None,
     sweep_s: float = 0.02,
     ready: Callable[[], str | None] = lambda: None,
+    tenants: Sequence[tuple[str, Tenant]] = (),
+    tiers: Mapping[TierName, Tier] = TIERS,
+    redis_url: str | None = None,
 ) -> AsyncIterator[TestGateway]:
     """Serve on a free loopback port until the block ends; sweeps run every ``sweep_s``."""
     loop = asyncio.get_running_loop()
@@ -117,16 +131,20 @@ async def running_gateway(
     def opaque(worker_id: WorkerId) -> bytes:
         return b"w-" + hash_key(worker_id.encode()).hex()[:8].encode()
 
-    road = Road(driver, worker_pool, Accounts([ledger]), clock, loop.call_later, relay or RelayConfig(), opaque)
-    directory = MemoryDirectory(
-        [
-            (hash_key(KEY.encode()), Tenant(TenantId("acme"), TierName("priority"))),
-            (hash_key(OTHER_KEY.encode()), Tenant(TenantId("umbra"), TierName("default"))),
-            (hash_key(SUSPENDED_KEY.encode()), Tenant(TenantId("gone"), TierName("default"), suspended=True)),
-        ]
-    )
+    store = None if redis_url is None else Store(RedisConfig(redis_url))
+    leasing = None if store is None else Leasing(store.leases, clock, lambda: quotas.month)
+    quotas = Quotas(driver, clock, loop.call_later, leasing)
+    road = Road(driver, worker_pool, Accounts([quotas, ledger]), clock, loop.call_later, relay or RelayConfig(), opaque)
+    directory = Directory(clock.wall)
+    known = [
+        (KEY, Tenant(TenantId("acme"), TierName("priority"))),
+        (OTHER_KEY, Tenant(TenantId("umbra"), TierName("default"))),
+        (SUSPENDED_KEY, Tenant(TenantId("gone"), TierName("default"), suspended=True)),
+        *tenants,
+    ]
+    directory.replace([(hash_key(key.encode()), tenant, None) for key, tenant in known])
     policy = cors or CorsPolicy()
-    corridor = Corridor(road, directory, CorridorConfig(MODEL, TIERS, salt=b"test"), policy)
+    corridor = Corridor(road, directory, quotas, CorridorConfig(MODEL, tiers, salt=b"test"), policy)
     rest = build_rest(lambda: [{"id": MODEL, "object": "model"}], ready)
     factory, state = build_protocol_factory(
         Guard(rest, directory, policy), edge or EdgeConfig(), corridor, loop, None, outbox, turnstile
@@ -138,6 +156,8 @@ async def running_gateway(
         worker_pool,
         ledger,
         corridor,
+        quotas,
+        leasing,
         state.connections,  # type: ignore[arg-type]
     )
     for port in worker_ports:
@@ -147,17 +167,24 @@ async def running_gateway(
         while True:
             await sleep(sweep_s)
             driver.sweep()
+            quotas.beat()
             worker_pool.sweep()
             for connection in list(gateway.connections):
                 connection.on_sweep(clock.now())
 
     sweeping = asyncio.create_task(sweep())
+    lending = asyncio.create_task(forever() if leasing is None else leasing.run())
+    if leasing is not None:
+        await leasing.turn()
     try:
         yield gateway
     finally:
-        sweeping.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await sweeping
+        for task in (sweeping, lending):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        if store is not None:
+            await store.close()
         server.close()
         for connection in list(gateway.connections):
             connection.transport.abort()

@@ -15,6 +15,8 @@ from service.domain.event import (
     FailureCause,
     FirstTokenSeen,
     PermitEnded,
+    ReplicasSeen,
+    ReportDue,
     RequestAbandoned,
     RequestArrived,
     WorkerDrainChanged,
@@ -26,8 +28,9 @@ from service.domain.event import (
 from service.domain.load import WorkerLoad
 from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
+from service.domain.replica import Certainty, ReplicaReport, WorkerUse
 from service.domain.tier import Tier
-from service.domain.units import TenantId, TierName, WorkerId
+from service.domain.units import ReplicaId, TenantId, TierName, WorkerId
 from service.flow.config import BreakerConfig, FlowConfig, Reconfigured, RetryConfig
 from service.flow.controller import FlowController
 from service.runtime.driver import Driver
@@ -54,6 +57,13 @@ CONFIG = FlowConfig(
     retry=RetryConfig(attempts_max=3),
 )
 SMALLER = replace(CONFIG, requests_per_worker=1, queued_requests_max=6)
+
+OTHER = ReplicaReport(
+    ReplicaId("other"),
+    7,
+    ((0, 1.5),),
+    (WorkerUse(WorkerId("a"), 2, Certainty.FOUND, 1, 1, 1, 0, 400, 0, ((0.5, 1),), 2.0),),
+)
 
 CAUSES = (FailureCause.UNREACHABLE, FailureCause.BROKEN, FailureCause.BUSY, FailureCause.TIMEOUT, FailureCause.FAULTY)
 
@@ -149,7 +159,7 @@ class World:
         self.count = 0
         self.arrivals_per_s = arrivals_per_s
         self.loop.call_later(TICK_S, self.arrive)
-        step = int(length_s * 1024 / 12) * TICK_S
+        step = int(length_s * 1024 / 14) * TICK_S
         for turn, event in enumerate(
             (
                 WorkerDrainChanged(WorkerId("a"), True),
@@ -162,6 +172,8 @@ class World:
                 WorkerJoined(WorkerId("d")),
                 WorkerHealthChanged(WorkerId("d"), True),
                 Reconfigured(CONFIG),
+                ReportDue(ReplicaId("one")),
+                ReplicasSeen(1, (OTHER,)),
                 DrainBegan(),
             ),
             1,

@@ -124,8 +124,8 @@ def test_the_demo_configuration_is_valid_and_holds_no_key(tmp_path):
     keys = make_keys()
     path = write_config(tmp_path, plan, [26002, 26003], 26000, 26001, keys, tmp_path)
     built = load_plan(path, {}, b"")
-    assert {tenant.tier for _, tenant in built.keys} == set(keys) == {"priority", "default", "flex"}
-    assert {digest for digest, _ in built.keys} == {hash_key(key.encode()) for key in keys.values()}
+    assert {tenant.tier for _, tenant, _ in built.keys} == set(keys) == {"priority", "default", "flex"}
+    assert {digest for digest, _, _ in built.keys} == {hash_key(key.encode()) for key in keys.values()}
     assert all(key not in path.read_text() for key in keys.values())
     curl = render_curl(26000, plan.model, keys["flex"])
     assert "\n" not in curl

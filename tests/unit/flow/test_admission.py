@@ -1,6 +1,7 @@
 """What a request is, and whether it may wait."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,7 @@ from service.flow.admission import (
     is_browned_out,
     name_lateness,
 )
-from service.flow.band import BEST_EFFORT, EXCESS
+from service.flow.band import BEST_EFFORT, EXCESS, is_guaranteed
 from service.flow.config import FlowConfig, SheddingConfig
 from service.flow.retry import RetryBudget
 from service.flow.state import FlowState
@@ -215,3 +216,10 @@ def test_whoever_waits_is_told_of_a_bound_that_holds_nineteen_times_in_twenty():
     assert entry.foreseen_s == pytest.approx(2.0 + entry.prefill_s)
     assert grounds.bound_s == pytest.approx(entry.foreseen_s * 1.6487, rel=1e-3)
     assert build_grounds(state, entry, 5.0).bound_s is None  # what was said first is what counts
+
+
+def test_what_is_above_its_contracts_limits_is_excess_whatever_room_its_work_has():
+    state = FlowState(FlowConfig(), random.Random(1), RetryBudget(1.0))
+    request = build_request("r")
+    assert is_guaranteed(assess(state, request, 0.0).band)
+    assert not is_guaranteed(assess(state, replace(request, excess=True), 0.0).band)

@@ -63,3 +63,15 @@ def test_tenants_not_seen_for_longest_are_forgotten(monkeypatch):
     for tenant in ("a", "b", "a", "c"):
         estimator.observe(build_request("r", tenant=tenant), 100, 10)
     assert set(estimator._tenants) == {"a", "c"}
+
+
+def test_what_is_reserved_is_what_most_answers_stay_within():
+    estimator = Estimator()
+    request = build_request("r")
+    for length in range(1, 101):
+        estimator.observe(request, 100, length)
+    mean, long = estimator.estimate(request).output_tokens, estimator.foresee(request, 0.9).output_tokens
+    assert mean < long < 2.5 * mean
+    assert estimator.foresee(build_request("r", max_output_tokens=5), 0.9).output_tokens == 5
+    assert estimator.foresee(build_request("r", tenant="stranger"), 0.9).output_tokens > mean
+    assert estimator.foresee(request, 0.5).output_tokens < long

@@ -4,8 +4,9 @@ import pytest
 
 from service.domain.tenant import Tenant
 from service.domain.units import TenantId, TierName, WorkerId
-from service.gateway.auth import KEY_PREFIX, MemoryDirectory, hash_key, new_key, read_key
+from service.gateway.auth import KEY_PREFIX, hash_key, new_key, read_key
 from service.gateway.cors import CorsPolicy
+from service.gateway.directory import Directory
 from service.gateway.exchange import ByteBudget
 from service.gateway.headers import is_sane_id, read_connection_names, read_deadline_s, render_outbound
 from service.gateway.routes import ROUTES
@@ -20,7 +21,8 @@ def test_keys_are_found_by_hash_and_replaced_at_once():
     assert key.startswith(KEY_PREFIX)
     assert len(key) > 50
     assert key != new_key()
-    directory = MemoryDirectory([(hash_key(key.encode()), ACME)])
+    directory = Directory(lambda: 0.0)
+    directory.replace([(hash_key(key.encode()), ACME, None)])
     assert directory.find(key.encode()) is ACME
     assert key not in repr(vars(directory))
     directory.replace([])

@@ -11,7 +11,7 @@ from loadtests.live.peer_configs import Site
 from loadtests.live.peer_install import build_cache_root
 from loadtests.live.peers import parse_version
 from service.gateway.auth import hash_key
-from service.settings.schema import KeySettings
+from service.settings.sold import KeySettings
 
 SITE = Site(port=23101, admin_port=23102, worker_ports=(23100, 23103), folder=Path("/somewhere"))
 KEY = "sk-sluice-Wq7_" + "a" * 39

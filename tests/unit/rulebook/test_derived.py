@@ -13,7 +13,8 @@ from service.rulebook.derived import list_scaler_queries
 from service.rulebook.sources import read_sources
 from service.settings.build import load_plan
 from service.slo.objective import derive_objectives
-from service.telemetry.metrics import METRICS, Kind
+from service.telemetry.kinds import Kind
+from service.telemetry.metrics import METRICS
 from service.telemetry.recorder import Recorder
 
 ROOT = Path(__file__).parents[3]

@@ -13,6 +13,8 @@ from service.domain.event import (
     FailureCause,
     FirstTokenSeen,
     PermitEnded,
+    ReplicasSeen,
+    ReportDue,
     RequestAbandoned,
     RequestArrived,
     Woken,
@@ -25,6 +27,7 @@ from service.domain.event import (
 from service.domain.load import WorkerLoad
 from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
+from service.domain.replica import Certainty, ReplicaReport, WorkerUse
 from service.flow.config import BreakerConfig, FlowConfig, Reconfigured
 from service.runtime import recording
 from service.runtime.journal import (
@@ -54,6 +57,15 @@ EVENTS = [
     WorkerHealthChanged("a", True),
     WorkerDrainChanged("a", False),
     WorkerLoadSeen("a", WorkerLoad(1e-300, 3, None, 0.7, 5e15 + 0.5)),
+    ReportDue("one"),
+    ReplicasSeen(
+        3,
+        (
+            ReplicaReport(
+                "two", 9, ((0, 1 / 3),), (WorkerUse("a", 8, Certainty.FOUND, 3, promises=((0.05, 2),), slack_s=0.1),)
+            ),
+        ),
+    ),
     DrainBegan(),
     Woken(),
     Reconfigured(FlowConfig(retry_after_max_s=2 / 3)),

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 
+from service.domain.contract import Allowance, Contract, Excess
 from service.domain.mark import Mark
 from service.settings.build import build_deviation_finder, build_plan, load_settings, profile_permits
 from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes
@@ -66,7 +67,7 @@ def test_every_setting_reaches_its_room():
     assert plan.corridor.tiers["flex"].queue_ttl_s == 600
     assert [address.base_url for address in plan.workers] == ["http://10.0.0.1:8000", "https://w:443"]
     assert plan.source is None
-    ((digest, tenant),) = plan.keys
+    ((digest, tenant, _),) = plan.keys
     assert digest == bytes.fromhex("ab" * 32)
     assert tenant.suspended
     assert tenant.models == {"m"}
@@ -179,7 +180,7 @@ def test_what_waits_for_a_restart(more, waiting):
 def test_what_operators_see_has_no_hash():
     settings = plan_of().settings
     assert HASH not in str(describe_settings(settings))
-    assert describe_settings(settings)["tenants"][0]["keys"] == [{"prefix": "sk-sluice-abcd"}]
+    assert describe_settings(settings)["tenants"][0]["keys"] == [{"prefix": "sk-sluice-abcd", "expires": None}]
     assert describe_tenants(settings) == [
         {"id": "acme", "tier": "flex", "suspended": False, "models": [], "key_prefixes": ["sk-sluice-abcd"]}
     ]
@@ -219,3 +220,25 @@ def test_a_window_without_end_zone_or_reason_is_refused(written, fault):
     text = yaml.safe_dump(GOOD) + f"maintenance:\n  - {written}\n"
     with pytest.raises(SettingsRefusedError, match=re.escape(fault)):
         load_settings(text, {})
+
+
+def test_a_contract_reaches_its_tenant_and_its_worker_seconds_the_core():
+    contract = {"requests_per_minute": 600, "tokens_per_minute": 400_000, "concurrency": 64, "tokens_per_month": 10**12,
+                "worker_seconds_rate": 1.5, "worker_seconds_burst": 30, "stream_continuation": False}  # fmt: skip
+    plan = plan_of(
+        tenants=[
+            {"id": "acme", "tier": "flex", "keys": [{"hash": HASH, "prefix": "sk-sluice-abcd"}],
+             "contract": contract, "excess": "run", "credits": "standard"},
+            {"id": "free", "tier": "flex"},
+        ]
+    )  # fmt: skip
+    ((_, tenant, _),) = plan.keys
+    assert tenant.contract == Contract(
+        600, 400_000, 64, 10**12, Allowance(1.5, 30), Excess.RUN, "standard", continuation=False
+    )
+    assert plan.flow.contracts == {"acme": Allowance(1.5, 30)}
+
+
+def test_rate_and_burst_of_worker_seconds_go_together():
+    with pytest.raises(SettingsRefusedError, match="go together"):
+        plan_of(tenants=[{"id": "acme", "tier": "flex", "contract": {"worker_seconds_rate": 1.0}}])

@@ -48,23 +48,24 @@ tiers:
   b: {rank: 1, best_effort: true}
   c: {rank: 1, best_effort: true, availability: 0.9}
 tenants:
-  - {id: x, tier: nope, contract: {}}
+  - {id: x, tier: nope, trusted_proxies: []}
   - {id: x, tier: b, suspended: "no"}
 limits: {drain_delay_s: 700, queue_ttl_s: "8", retry: {attempt_max: 3}}
-state: redis://x
+state: redis://:secret@x
 """
     faults = find_faults(text)
     assert set(faults) == {
         "model", "modle", "pool.profil", "pool.workers[0]", "tiers.a.availability", "tiers.c", "tiers.c.rank",
-        "tenants[0].tier", "tenants[0].contract", "tenants[1].id", "tenants[1].suspended", "limits.queue_ttl_s",
+        "tenants[0].tier", "tenants[0].trusted_proxies", "tenants[1].id", "tenants[1].suspended", "limits.queue_ttl_s",
         "limits.retry.attempt_max", "state",
     }  # fmt: skip
     assert faults["modle"].cure == "did you mean 'model'?"
     assert faults["limits.retry.attempt_max"].cure == "did you mean 'attempts_max'?"
     assert faults["tenants[0].tier"].line == 9
     assert faults["tenants[0].tier"].cure == "use a or b or c"
-    assert "not enforced by this version" in faults["tenants[0].contract"].message
-    assert "only 'memory' exists" in faults["state"].message
+    assert "not read by this version" in faults["tenants[0].trusted_proxies"].message
+    assert "SLUICE_REDIS_PASSWORD" in faults["state"].message
+    assert "secret" not in str(faults["state"])
     assert str(faults["modle"]) == "modle (line 2): is not known (did you mean 'model'?)"
 
 

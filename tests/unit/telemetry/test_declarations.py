@@ -9,8 +9,9 @@ from service.domain.outcome import Outcome
 from service.gateway.routes import ROUTES, STORED
 from service.telemetry.document import build_document
 from service.telemetry.histogram import Histogram, merge_edges
+from service.telemetry.kinds import Kind
 from service.telemetry.labels import KINDS, can_occur
-from service.telemetry.metrics import METRICS, Kind
+from service.telemetry.metrics import METRICS
 
 DOCUMENT = Path(__file__).parents[3] / "deploy" / "METRICS.md"
 CLOSED = {"tier", "kind", "outcome", "stage", "state", "cause", "worker", "version", "slo", "result", "window", "model"}

@@ -1,0 +1,41 @@
+"""Holds what one gateway remembers of the others that serve the same workers."""
+
+from dataclasses import dataclass, field
+
+from service.domain.replica import ReplicaReport
+from service.domain.units import ReplicaId, WorkerId
+from service.flow.foreign import Foreign
+from service.flow.shares import Capacity
+
+
+@dataclass(slots=True)
+class Peer:
+    """Another gateway: what it told last, and when this one first saw that."""
+
+    report: ReplicaReport
+    seen_at: float
+
+
+@dataclass(slots=True)
+class Sharing:
+    """All that is remembered of the others.
+
+    ``peers`` are those that live, ``heard`` has the number of the latest report in the store of each, dead ones too.
+    ``claims`` is what the latest report of this gateway said, ``sent_at`` when; ``contact_at`` is when the latest
+    report that got through was sent, ``began_at`` the first of an unbroken row. ``at_contact`` are the shares of then,
+    ``known`` all gateways; ``alone`` says that the others cannot be asked.
+    """
+
+    replica_id: ReplicaId
+    peers: dict[ReplicaId, Peer] = field(default_factory=dict)
+    heard: dict[ReplicaId, int] = field(default_factory=dict)
+    claims: dict[WorkerId, int] = field(default_factory=dict)
+    foreign: dict[WorkerId, Foreign] = field(default_factory=dict)
+    capacities: dict[WorkerId, Capacity] = field(default_factory=dict)
+    number: int = 0
+    sent_at: float = 0.0
+    contact_at: float | None = None
+    began_at: float | None = None
+    at_contact: dict[WorkerId, int] = field(default_factory=dict)
+    known: tuple[ReplicaId, ...] = ()
+    alone: bool = True

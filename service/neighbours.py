@@ -1,0 +1,86 @@
+"""What one gateway shares with its neighbours through the store: leases of quota, tenants and keys, load. Part of the
+composition root: it joins the adapters of the store to the runtime that uses them.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from service.domain.condition import Condition
+from service.domain.contract import Allowance
+from service.domain.record import Changes
+from service.domain.units import ReplicaId, TenantId
+from service.gateway.directory import Directory
+from service.runtime.driver import Driver
+from service.runtime.following import Following
+from service.runtime.leasing import Leasing
+from service.runtime.ports import Clock
+from service.runtime.sharing import LoadSharing
+from service.settings.build import find_allowances
+from service.settings.records import read_records
+from service.store.connect import RedisConfig
+from service.store.hub import Store
+
+_log = logging.getLogger("sluice.store")
+
+_REFUSED_SHOWN = 10
+
+
+class Neighbours:
+    """``pool`` names the workers that all of them serve. ``tiers`` gives the tiers in force, ``month`` the calendar
+    month as accounts know it; ``on_allowances`` hears that guaranteed worker-seconds have changed.
+    """
+
+    def __init__(
+        self,
+        redis: RedisConfig,
+        pool: str,
+        driver: Driver,
+        directory: Directory,
+        clock: Clock,
+        tiers: Callable[[], Iterable[str]],
+        month: Callable[[], int],
+        on_allowances: Callable[[], None],
+    ) -> None:
+        self._store = Store(redis, pool=pool)
+        self.load = LoadSharing(driver, self._store.load, ReplicaId(self._store.gateway), clock.now)
+        self._directory = directory
+        self._tiers = tiers
+        self._on_allowances = on_allowances
+        self.leasing = Leasing(self._store.leases, clock, month)
+        self.following = Following(self._store.directory, self._take)
+        self.allowances: Mapping[TenantId, Allowance] = {}
+
+    def background(self) -> list[Coroutine[Any, Any, None]]:
+        """What runs beside the requests until the end."""
+        return [self.leasing.run(), self.following.run(), self.load.run()]
+
+    async def enter(self) -> None:
+        """Learn what the others know, if it can be learned, before the doors are opened."""
+        self.load.begin()
+        await self.leasing.turn()
+        await self.following.turn()
+
+    async def leave(self) -> None:
+        """Tell the others, if they can be told, that this one is gone."""
+        await self._store.close()
+
+    def count_calls(self) -> Counter[tuple[str, Condition]]:
+        """Calls so far, by what was asked and how that was answered."""
+        load = Counter({("load", condition): count for condition, count in self.load.calls.items()})
+        return self.leasing.calls + self.following.calls + load
+
+    async def _take(self, changes: Changes) -> None:
+        found = await asyncio.to_thread(read_records, changes.records, frozenset(self._tiers()))
+        for name, reason in found.refused[:_REFUSED_SHOWN]:
+            _log.error("the store's record of %s is not used: %s", name, reason)
+        self._directory.follow(changes.whole, found.keys, found.tenants)
+        allowances = {} if changes.whole else dict(self.allowances)
+        for tenant_id in found.tenants:
+            allowances.pop(tenant_id, None)
+        allowances |= find_allowances([tenant for tenant in found.tenants.values() if tenant is not None])
+        if allowances != self.allowances:
+            self.allowances = allowances
+            self._on_allowances()

@@ -1,0 +1,84 @@
+"""Records of tenants and keys in Redis: written whole by one script, followed by version."""
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from redis.asyncio import Redis
+
+from service.domain.condition import Condition, StoreError
+from service.domain.record import Changes
+from service.store.connect import CALL_LIMIT_S
+from service.store.failure import bounded
+
+_TTL_MS = 400 * 86_400_000
+"""Renewed with each change and by each gateway that starts: what nobody has used for over a year may go."""
+_LOAD_LIMIT_S = 10.0
+_PAGE = 2000
+_PAGE_MAX = 500
+"""Changes that are asked for one by one; when more have piled up everything is read again."""
+
+RECORDS, CHANGES, HEAD = "sluice:{directory}:records", "sluice:{directory}:changes", "sluice:{directory}:head"
+
+
+class RedisDirectory:
+    """Reads are bounded like any call, except for reading everything."""
+
+    def __init__(self, client: Redis, limit_s: float = CALL_LIMIT_S) -> None:
+        self._client = client
+        self._limit_s = limit_s
+
+    async def fetch(self, epoch: str, version: int) -> Changes | None:
+        """What has changed since ``version`` of ``epoch``; ``None`` if nothing has.
+
+        Raises:
+            StoreError: there is no answer, or the store has lost what it had (``EMPTY``).
+        """
+        pipe = self._client.pipeline(transaction=False)
+        pipe.hmget(HEAD, "epoch", "version")
+        pipe.zrangebyscore(CHANGES, f"({version}", "+inf", start=0, num=_PAGE_MAX + 1)
+        head, names = await bounded(pipe.execute(), self._limit_s)
+        if head[0] is None:
+            if epoch:
+                raise StoreError(Condition.EMPTY, "the store has no tenants and keys any more")
+            return None
+        present, latest = head[0].decode(), int(head[1])
+        if present != epoch or len(names) > _PAGE_MAX:
+            return await self._load(present, latest)
+        if not names:
+            return None
+        texts = await bounded(self._read(names), self._limit_s)
+        return Changes(present, latest, False, {name.decode(): text for name, text in zip(names, texts, strict=True)})
+
+    async def write(self, records: Mapping[str, str | None]) -> int:
+        """Put or, with ``None``, remove records; the answer is the version from which they are in force.
+
+        Raises:
+            StoreError: nothing was written, or nobody knows.
+        """
+        script = Path(__file__).with_name("directory.lua").read_text()
+        flat = [part for name, text in records.items() for part in (name, text or "")]
+        return await bounded(self._eval(script, [secrets.token_hex(8), _TTL_MS, *flat]), _LOAD_LIMIT_S)
+
+    async def _eval(self, script: str, arguments: list[Any]) -> int:
+        found: Any = await self._client.eval(script, 3, RECORDS, CHANGES, HEAD, *arguments)
+        return int(found)
+
+    async def _read(self, names: list[bytes]) -> list[bytes | None]:
+        texts: list[Any] = await self._client.hmget(RECORDS, [name.decode() for name in names])
+        return texts
+
+    async def _load(self, epoch: str, version: int) -> Changes:
+        """Everything, page by page. What changes meanwhile has a later version and is fetched by the next call."""
+        records: dict[str, bytes | None] = {}
+        cursor = 0
+        while True:
+            cursor, page = await bounded(self._scan(cursor), _LOAD_LIMIT_S)
+            records.update({name.decode(): text for name, text in page.items()})
+            if not cursor:
+                return Changes(epoch, version, True, records)
+
+    async def _scan(self, cursor: int) -> tuple[int, dict[bytes, bytes]]:
+        page: Any = await self._client.hscan(RECORDS, cursor, count=_PAGE)
+        return page[0], page[1]
