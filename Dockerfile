@@ -19,7 +19,8 @@ COPY service service
 RUN python3 -m pip --python /opt/build/bin/python3 wheel --no-build-isolation --no-deps --wheel-dir /wheels . \
     && python3 -m pip --python /opt/sluice/bin/python3 install --no-compile --no-index --no-deps /wheels/*.whl \
     && /opt/sluice/bin/python3 -m compileall -q -j 1 --invalidation-mode unchecked-hash /opt/sluice/lib \
-    && rm -f /opt/sluice/bin/activate* /opt/sluice/bin/Activate*
+    && rm -f /opt/sluice/bin/activate* /opt/sluice/bin/Activate* \
+    && mkdir /data
 
 FROM ${BASE}
 ARG REVISION=unknown
@@ -28,6 +29,9 @@ LABEL org.opencontainers.image.title="Sluice" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /opt/sluice /opt/sluice
+# Relative paths of the settings are below it: mount something that lasts.
+COPY --from=build --chown=10001:10001 /data /var/lib/sluice
+WORKDIR /var/lib/sluice
 ENV PATH=/opt/sluice/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 SLUICE_CONFIG=/etc/sluice/sluice.yaml
 USER 10001:10001
 EXPOSE 8080 8081

@@ -8,6 +8,7 @@ The house, room by room (imports go down only):
 * ``settings``: the configuration file as written, checked, and translated into each room's frozen config.
 * ``scaler``: how many workers there should be, read from Prometheus and published to whoever starts them.
 * ``gateway``: the HTTP edge: authentication, reading and peeking into bodies, answers in the client's dialect.
+* ``prober``: a synthetic request per tier through the front door, again and again.
 * ``runtime``: the asyncio shell around the core: driver, journey of one request, relay of bytes, accounting.
 * ``workers``: adapters to vLLM servers: connections, discovery, health, metrics.
 * ``launch``: how a vLLM worker is started: profile, preflight, command line, the CPU engine.

@@ -11,6 +11,7 @@ import os
 import selectors
 import signal
 import sys
+import time
 from collections.abc import Callable
 
 from service.ledger.clerk import Clerk, read_config
@@ -18,6 +19,7 @@ from service.runtime.clock import MonotonicClock
 from service.telemetry.logs import run_logs
 
 _LEAVING_S = 20.0
+_LOOK_S = 0.2
 _READ = 65536
 
 
@@ -79,7 +81,9 @@ def run_clerk(wall: Callable[[], float]) -> None:
         pause_s = clerk.step()
         desk.say_once({"status": clerk.status})
         _serve(clerk, desk, desk.read_lines(pause_s))
-    clerk.finish(wall() + _LEAVING_S)
+    leave_at = wall() + _LEAVING_S
+    while not clerk.idle and clerk.fault is None and wall() < leave_at:
+        time.sleep(min(clerk.step(), _LOOK_S))
     clerk.close()
 
 

@@ -106,7 +106,8 @@ class House(Papers):
         self._directory.replace(plan.keys, plan.tenants)
         self.neighbours = None if plan.redis is None else Neighbours(
             plan.redis, plan.corridor.model, self._driver, self._directory, clock,
-            lambda: self._corridor.config.tiers, lambda: self._quotas.month, lambda: self._configure_core(self.plan),
+            lambda: self._corridor.config.tiers, lambda: self._quotas.month,
+            lambda: self.pressure.reconfigure(self.plan.flow),
         )  # fmt: skip
         leasing = None if self.neighbours is None else self.neighbours.leasing
         self._quotas = quotas = Quotas(self._driver, clock, loop.call_later, leasing)

@@ -77,6 +77,7 @@ class Papers:
         """What is left of each error budget, and how fast it is being spent."""
         return self._budgets.describe()
 
+<<<<<<< HEAD
     def _configure_core(self, plan: Plan) -> None:
         contracts = plan.flow.contracts
         if self.neighbours is not None:
@@ -84,6 +85,11 @@ class Papers:
         self.pressure.reconfigure(replace(plan.flow, contracts=contracts))
 
     def _submit_config(self, flow: FlowConfig) -> None:
+=======
+    def _configure_core(self, flow: FlowConfig) -> None:
+        if self.neighbours is not None:
+            flow = replace(flow, contracts={**self.neighbours.allowances, **flow.contracts})
+>>>>>>> next2
         self._decisions.note_config(flow, self._clock.now())
         self._driver.submit(Reconfigured(flow))
 
@@ -132,7 +138,7 @@ class Papers:
         self._accounts.tiers, self._accounts.maintenance = corridor.tiers, plan.maintenance
         if self.record is not None:
             self.record.reconfigure(plan)
-        self._configure_core(plan)
+        self.pressure.reconfigure(plan.flow)
         self._corridor.reconfigure(corridor, plan.cors, plan.relay)
         self._guard.reconfigure(plan.cors)
         self._directory.replace(plan.keys, plan.tenants)

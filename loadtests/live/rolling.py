@@ -1,6 +1,6 @@
 """Restarts every gateway and every worker under load, as a platform does, and counts what a client noticed.
 
-    python -m loadtests.live.rolling [--quick] [--rate 6] [--seconds 150]
+    python -m loadtests.live.rolling [--quick] [--rate 6] [--seconds 300]
 
 Three gateways behind a real Envoy, two emulated workers, an open-loop client; each process is ended by the hooks its
 pod runs and begun again, one after the other (``loadtests.live.rolling_site``). The promise that is checked: no failed
@@ -172,7 +172,7 @@ def parse_options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtests.live.rolling", description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="two gateways, short answers, no control")
     parser.add_argument("--rate", type=float, default=6.0, help="requests per second")
-    parser.add_argument("--seconds", type=float, default=150.0, help="longest load; the rollout must fit in")
+    parser.add_argument("--seconds", type=float, default=300.0, help="longest load; the rollout must fit in")
     parser.add_argument("--first-port", type=int, default=25200, help="free ports are taken from here on")
     parser.add_argument("--reports", type=Path, default=REPORTS, help="folder of the reports")
     return parser.parse_args(argv)

@@ -69,6 +69,11 @@ class SimWorker:
         self._engine.change(self._conditions)
         self._prefilled = self._finished = self._rejected = 0
 
+    @property
+    def rejected(self) -> int:
+        """How many requests its valves have refused since it started."""
+        return self._rejected
+
     # ---------------------------------------------------------------- requests
 
     def send(self, request: EngineRequest) -> None:

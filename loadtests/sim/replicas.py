@@ -6,7 +6,7 @@ at which the store has it. A gateway that is killed takes its connections with i
 """
 
 import heapq
-import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +16,7 @@ from loadtests.sim.driver import Core
 from loadtests.sim.population import Bucket
 from loadtests.sim.scenario import Scenario
 from loadtests.sim.world import Attempt, World
-from service.domain.command import Command
+from service.domain.command import Command, Revoke
 from service.domain.errors import InvariantError
 from service.domain.event import (
     AttemptFailed,
@@ -35,6 +35,7 @@ from service.domain.outcome import Outcome
 from service.domain.replica import ReplicaReport
 from service.domain.units import ReplicaId, RequestId, WorkerId
 from service.emulator.steps import EngineConfig
+from service.flow.band import is_guaranteed
 from service.flow.config import Reconfigured
 from service.flow.controller import FlowController
 from service.flow.ledger import PermitLedger
@@ -135,18 +136,25 @@ class ReplicaSet:
         if index not in self.live:
             return []
         exchange, core = self.exchange, self.cores[index]
-        self.schedule(now + exchange.period_s, partial(self._publish, index))
         commands = core.handle(ReportDue(ReplicaId(f"g{index}")), now)
         report = core.report(now)
-        if report is not None and exchange.reaches(index, now):
+        if report is None or not exchange.reaches(index, now):
+            self.schedule(now + exchange.period_s, partial(self._publish, index))
+        else:
             self.schedule(now + exchange.lag_s / 2, partial(self._store, index, report))
         return commands
 
     def _store(self, index: int, report: ReplicaReport, now: float) -> list[Command]:
         self.store[report.replica_id] = report
         seen = ReplicasSeen(report.number, tuple(self.store.values()))
-        self.schedule(now + self.exchange.lag_s / 2, lambda at: self._tell(index, seen, at))
+        self.schedule(now + self.exchange.lag_s / 2, partial(self._hear, index, seen))
         return []
+
+    def _hear(self, index: int, seen: ReplicasSeen, now: float) -> list[Command]:
+        exchange = self.exchange
+        pause_s = max(exchange.period_s - exchange.lag_s, exchange.period_s / 4.0)
+        self.schedule(now + pause_s, partial(self._publish, index))
+        return self._tell(index, seen, now)
 
 
 def read_ledger(core: FlowController) -> PermitLedger:
@@ -154,27 +162,31 @@ def read_ledger(core: FlowController) -> PermitLedger:
     return core._state.ledger  # noqa: SLF001 - what a referee must see no policy shows
 
 
-class _Buckets:
-    """One tenant's contract, a part of it at each gateway: the request counts at the one that it reaches next."""
+_SAMPLE_S, _RECENT = 0.1, 100
 
-    def __init__(self, rate: float | None, burst: float, replicas: ReplicaSet) -> None:
-        count = len(replicas.cores)
-        self._replicas = replicas
-        self._parts = [Bucket(None if rate is None else rate / count, burst / math.sqrt(count)) for _ in range(count)]
-        self._whole = Bucket(rate, burst)
-        self.taken = self.taken_whole = 0
+
+class _Bucket:
+    """One tenant's contract as one gateway would keep it; ``taken`` counts what it lets through. What is really within
+    the contract the gateways say."""
+
+    def __init__(self, rate: float | None, burst: float) -> None:
+        self._bucket = Bucket(rate, burst)
+        self.taken = 0
 
     def take(self, now: float) -> bool:
         """See ``population.Bucket``."""
-        within = self._parts[self._replicas.next_index].take(now)
+        within = self._bucket.take(now)
         self.taken += within
-        self.taken_whole += self._whole.take(now)
         return within
 
 
 class ReplicaWorld(World):
-    """A world with ``count`` gateways. ``killed`` names one that dies, and when. ``samples`` are, ten times a second:
-    the moment, the requests that each gateway holds, and the most that any worker holds over its limit."""
+    """A world with ``count`` gateways. ``killed`` names one that dies, and when.
+
+    Ten times a second it is looked how many ``permits`` living gateways have and how many requests the workers carry,
+    by the lower median of what the gateways think; ``most_over`` is by how much any worker was asked for more, a few
+    seconds being granted to requests that run when a limit comes down.
+    """
 
     def __init__(
         self,
@@ -186,8 +198,9 @@ class ReplicaWorld(World):
         killed: tuple[int, float] | None = None,
     ) -> None:
         plants = [Plant(scenario, scenario.compute_capacity_rps(), seed + 1000 * index) for index in range(count)]
-        self.samples: list[tuple[float, tuple[int, ...], int]] = []
-        self.over: list[float] = []
+        self.permits: list[tuple[float, int, int]] = []
+        self.most_over = 0
+        self._limits: dict[WorkerId, deque[int]] = {}
         self.replicas: ReplicaSet
         exchange = exchange if count > 1 else replace(exchange, shared=False)
         often = replace(scenario.sensor, every_s=scenario.sensor.every_s / count)
@@ -202,11 +215,24 @@ class ReplicaWorld(World):
         for tenant in scenario.tenants:
             ratio = tenant.contract_ratio
             rate = None if ratio is None else ratio * self.capacity_rps
-            self.contracts.append(_Buckets(rate, (rate or 0.0) * tenant.burst_s, self.replicas))
+            self.contracts.append(_Bucket(rate, (rate or 0.0) * tenant.burst_s))
         self._buckets = self.contracts  # type: ignore[assignment]
         if killed is not None:
             self.driver.schedule(killed[1], partial(self._kill, killed[0]))
-        self.driver.schedule(0.1, self._sample)
+        self.driver.schedule(_SAMPLE_S, self._sample)
+
+    def _on_command(self, now: float, command: Command) -> None:
+        grounds = None if isinstance(command, Revoke) else command.grounds
+        attempt = self._live[command.request_id]
+        if grounds is not None and attempt.arrived_at == now and not attempt.dispatches:
+            attempt.in_contract = is_guaranteed(grounds.band)
+        super()._on_command(now, command)
+
+    @property
+    def contract_ratio(self) -> float:
+        """What the gateways took for within contract, over what one of them would."""
+        within = sum(attempt.in_contract for attempt in self.attempts)
+        return within / max(sum(contract.taken for contract in self.contracts), 1)
 
     def _kill(self, index: int) -> None:
         for request_id in self.replicas.kill(index):
@@ -215,17 +241,25 @@ class ReplicaWorld(World):
                 self._take_back(attempt)
                 self._end(attempt, Outcome.GATEWAY_FAULT)
 
+    def count_rejected(self) -> int:
+        """How often the workers' own valves refused."""
+        return sum(worker.rejected for worker in self.workers)
+
     def _sample(self) -> None:
         now = self.driver.now
         books = [read_ledger(self.replicas.cores[index]) for index in self.replicas.live]
-        held = tuple(len(ledger.running) for ledger in books)
-        over = 0
+        permits = carried = 0
         for worker in self.workers:
-            limits = sorted(ledger.workers[worker.worker_id].limit.limit for ledger in books)
-            here = sum(len(ledger.workers[worker.worker_id].held) for ledger in books)
-            over = max(over, here - limits[(len(limits) - 1) // 2])
-        self.samples.append((now, held, over))
-        self.driver.schedule(now + 0.1, self._sample)
+            views = [ledger.workers[worker.worker_id] for ledger in books]
+            limit = sorted(view.limit.limit for view in views)[(len(views) - 1) // 2]
+            held = sum(len(view.held) for view in views)
+            recent = self._limits.setdefault(worker.worker_id, deque(maxlen=_RECENT))
+            recent.append(limit)
+            self.most_over = max(self.most_over, held - max(recent))
+            permits += sum(view.permits for view in views)
+            carried += limit
+        self.permits.append((now, permits, carried))
+        self.driver.schedule(now + _SAMPLE_S, self._sample)
 
 
 def build_part(plant: Plant) -> FlowController:

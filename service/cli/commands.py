@@ -9,7 +9,9 @@ from service.cli.drain import drain
 from service.cli.emulate import emulate
 from service.cli.explain import explain
 from service.cli.keys import app as keys
+from service.cli.migrate import migrate
 from service.cli.plan import plan
+from service.cli.prober import prober
 from service.cli.replay import replay
 from service.cli.report import report
 from service.cli.scaler import scaler
@@ -41,7 +43,9 @@ app.add_typer(bench)
 app.add_typer(slo)
 app.command()(emulate)
 app.command()(drain)
+app.command()(prober)
 app.command()(explain)
 app.command()(replay)
 app.command()(report)
+app.command()(migrate)
 app.command("version")(show_version)

@@ -18,7 +18,7 @@ _LOOK_EVERY_S, _CALL_TIMEOUT_S = 0.1, 2.0
 
 
 def drain(
-    worker: Annotated[str | None, typer.Argument(help="Worker to drain (HOST:PORT); the gateway if left out.")] = None,
+    worker: Annotated[str | None, typer.Argument(help="Worker (HOST:PORT, or pod); the gateway if left out.")] = None,
     admin: Annotated[str, typer.Option("--admin", help="URL of the admin port.")] = "http://127.0.0.1:8081",
     wait_s: Annotated[
         float, typer.Option("--wait-s", min=0.0, max=86_400.0, help="Wait so long at most until the gateway is gone.")

@@ -1,6 +1,8 @@
 """``sluice report``: the SLA report of a month, from the ledger."""
 
 import contextlib
+import hashlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from enum import StrEnum
@@ -91,7 +93,7 @@ def _choose_ledger(given: str | None, config: Path | None) -> str:
         return DEFAULT_LEDGER
     path = choose_file(config)
     try:
-        settings = load_settings(read_file(path), {})
+        settings = load_settings(read_file(path), os.environ)
     except SettingsRefusedError as refused:
         tell_faults(path, refused)
     if settings.ledger is None:
@@ -101,7 +103,7 @@ def _choose_ledger(given: str | None, config: Path | None) -> str:
 
 def _build(connection: Connection, month: str, tenant: str | None, form: Format) -> str:
     with _progress("adding up") as tick:
-        built = build_report(connection, month, tenant, MonotonicClock().wall(), tick)
+        built = build_report(connection, month, tenant, MonotonicClock().wall(), tick, _hash_sources(Path("slo")))
     match form:
         case Format.TEXT:
             return render_text(built)
@@ -111,6 +113,19 @@ def _build(connection: Connection, month: str, tenant: str | None, form: Format)
             return render_html(built)
         case Format.CSV:
             return render_csv(built)
+
+
+def _hash_sources(folder: Path) -> dict[str, str]:
+    """Of objectives and rules, where the report is made beside them."""
+    hashes = {}
+    for name in ("objectives", "rules"):
+        files = sorted((folder / name).rglob("*.yaml"))
+        if files:
+            digest = hashlib.sha256()
+            for file in files:
+                digest.update(file.name.encode() + b"\0" + file.read_bytes())
+            hashes[name] = digest.hexdigest()
+    return hashes
 
 
 def _verify(connection: Connection) -> bool:

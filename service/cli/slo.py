@@ -7,11 +7,14 @@ from typing import Annotated
 
 import typer
 
-from service.cli.options import FAILED, fail, say, tell_faults
+from service.cli.options import BAD_INPUT, FAILED, fail, say, tell_faults
 from service.rulebook.book import build_book, compare_book, write_book
+from service.rulebook.openslo import export_openslo, import_openslo
+from service.rulebook.render import render_yaml
 from service.rulebook.sources import Sources, read_sources
 from service.settings.build import load_plan
 from service.settings.fault import SettingsRefusedError
+from service.settings.load import read_file
 from service.slo.objective import find_differences
 
 app = typer.Typer(
@@ -67,6 +70,39 @@ def check(
         say("run 'sluice slo generate' and commit what it writes")
     if differences or mismatches:
         raise typer.Exit(FAILED)
+
+
+@app.command("export")
+def export_documents(folder: FolderOption = Path("slo")) -> None:
+    """Print the objectives as OpenSLO v1 documents.
+
+    Example:  sluice slo export > slos.yaml
+    """
+    print(export_openslo(_read(folder)), end="")
+
+
+@app.command("import")
+def import_documents(
+    file: Annotated[Path, typer.Argument(help="OpenSLO v1 documents, as YAML.")],
+    folder: FolderOption = Path("slo"),
+    force: Annotated[bool, typer.Option("--force", help="Replace files of tiers that are there.")] = False,
+) -> None:
+    """Write objectives/TIER.yaml from OpenSLO v1 documents. Other kinds than SLO are left out.
+
+    Example:  sluice slo import slos.yaml --dir slo
+    """
+    try:
+        trees = import_openslo(read_file(file))
+    except SettingsRefusedError as refused:
+        tell_faults(file, refused)
+    paths = {tier: folder / "objectives" / f"{tier}.yaml" for tier in trees}
+    there = [str(path) for path in paths.values() if path.exists()]
+    if there and not force:
+        fail(f"there already: {', '.join(there)}; --force replaces them", BAD_INPUT)
+    for tier, path in paths.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(render_yaml(trees[tier], f"# Imported from OpenSLO documents ({file.name}).\n"))
+        print(f"wrote {path}")
 
 
 def _read(folder: Path) -> Sources:

@@ -184,8 +184,7 @@ def _within_contract(state: FlowState, request: Request, work_s: float, now: flo
     bucket = state.buckets.get(request.tenant_id)
     if bucket is None:
         bucket = state.buckets[request.tenant_id] = ContractBucket(allowance.burst, now)
-    gateways = 1 if state.sharing is None else max(len(state.sharing.known), 1)
-    return bucket.take(allowance, work_s, now, gateways)
+    return bucket.take(allowance, work_s, now, max(state.ledger.gateways, 1))
 
 
 def build_grounds(state: FlowState, entry: Waiting, wait_s: float | None) -> Grounds:

@@ -48,8 +48,8 @@ class PermitLedger:
         """The pace of all workers together."""
         self.reading = ReadingPace(_POOL_KEEP, _POOL_WEIGHT)
         self._caches = 0
-        self.shared = False
-        """Other gateways serve the same workers."""
+        self.gateways = 0
+        """How many gateways serve the same workers, this one among them; 0 where they are not shared."""
         self.usable: list[WorkerState] = []
         self.permits = 0
         """How many requests all usable workers can carry together."""
@@ -77,7 +77,7 @@ class PermitLedger:
                 reading=ReadingPace(READING_KEEP, READING_WEIGHT, self.reading),
                 limit=WorkerLimit(permits),
             )
-            if self.shared:
+            if self.gateways:
                 worker.share = 0  # until the next report
             self.workers[worker_id] = worker
             self.forget_cache(worker)
@@ -109,11 +109,12 @@ class PermitLedger:
     def widen(self, worker: WorkerState, cap: int) -> None:
         """One permit more for ``worker``, if it needs and may have it."""
         usable = worker.healthy and not worker.draining
-        if usable and worker.permits < cap and worker.limit.widen(len(worker.held) + worker.foreign):
+        reached = worker.permits if worker.share is None else worker.limit.limit + self.gateways - 1
+        if usable and reached < cap and worker.limit.widen(len(worker.held) + worker.foreign):
             worker.permits += 1
             worker.widened += 1
             self.permits += 1
-            if worker.share is not None:
+            if worker.share is not None:  # any other gateway may do so at the same time
                 worker.share += 1
 
     def grant(self, entry: Waiting, worker: WorkerState, tokens: int, ttft_s: float, now: float) -> Permit:

@@ -41,8 +41,8 @@ def follow(state: FlowState, event: ReportDue | ReplicasSeen, now: float) -> Non
     if isinstance(event, ReportDue):
         sharing = state.sharing
         if sharing is None or sharing.replica_id != event.replica_id:
-            sharing = state.sharing = Sharing(event.replica_id)
-            state.ledger.shared = True
+            sharing = state.sharing = Sharing(event.replica_id, now)
+            state.ledger.gateways = state.config.sharing.replicas_assumed
         _prepare(state, sharing, now)
     elif state.sharing is not None and event.number == state.sharing.number:
         _adopt(state, state.sharing, event.reports, now)
@@ -61,9 +61,10 @@ def guess_others(state: FlowState, worker: WorkerState, load: WorkerLoad, now: f
 
 def build_report(state: FlowState, now: float) -> ReplicaReport | None:
     """What the others should know now; ``None`` before the first ``ReportDue``."""
-    sharing = state.sharing
-    if sharing is None:
-        return None
+    return None if state.sharing is None else _describe(state, state.sharing, now)
+
+
+def _describe(state: FlowState, sharing: Sharing, now: float) -> ReplicaReport:
     demand = {band: rate for band, rate in state.offered.rates(now).items() if rate > 0.01}
     for band, queue in state.room.bands():
         demand[band] = demand.get(band, 0.0) + queue.size
@@ -102,35 +103,43 @@ def _prepare(state: FlowState, sharing: Sharing, now: float) -> None:
     sharing.sent_at = now
     parts = _divide(state, sharing, now)
     since_s = None if sharing.contact_at is None else now - sharing.contact_at
+    heard = since_s is not None and since_s < _DECAY_FROM * lease_s
+    waited = now - sharing.born_at >= lease_s
     for place, worker in _list_places(state).items():
-        part = parts.get(place, 0)
-        if since_s is None or since_s >= _DECAY_FROM * lease_s:
-            part = _come_down(state, sharing, place, since_s)
-        worker.share = part if since_s is None else min(worker.share or 0, part)
-        sharing.claims[place] = max(part, len(worker.held))
+        share, equal = worker.share or 0, _find_equal(state, sharing, place, worker)
+        part = parts.get(place, 0) if heard else equal
+        if since_s is None:  # nobody was ever heard of: not before it is clear that the store is away
+            worker.share = equal if waited else 0
+        elif heard:
+            worker.share = min(share, part)
+        else:
+            worker.share = min(share, _come_down(sharing.at_contact.get(place, 0), equal, since_s / lease_s))
+        sharing.claims[place] = max(part, worker.share, len(worker.held))
     sharing.alone = since_s is None or since_s >= lease_s
     if silent:
         _count_others(state, sharing, now)
 
 
-def _come_down(state: FlowState, sharing: Sharing, place: WorkerId, since_s: float | None) -> int:
-    """The part of a gateway that has not reached the others for ``since_s``."""
-    worker = _list_places(state)[place]
+def _find_equal(state: FlowState, sharing: Sharing, place: WorkerId, worker: WorkerState) -> int:
+    """The part of this gateway if all that were known at the last contact have the same."""
     permits = min(worker.limit.limit, state.config.requests_per_worker)
-    if since_s is None:
-        return max(permits // max(state.config.sharing.replicas_assumed, 1), 1)
+    if not sharing.known:
+        return max(permits // state.config.sharing.replicas_assumed, 1)
     capacity = sharing.capacities.get(place)
     permits = permits if capacity is None else min(permits, capacity.permits)
-    equal = divide_equally(permits, place, sharing.known, sharing.replica_id)
-    lease_s, last = state.config.sharing.lease_s, sharing.at_contact.get(place, 0)
-    gone = min((since_s / lease_s - _DECAY_FROM) / (_DECAY_TO - _DECAY_FROM), 1.0)
-    return min(last, int(last + gone * (equal - last)) if equal < last else last)
+    return divide_equally(permits, place, sharing.known, sharing.replica_id)
+
+
+def _come_down(last: int, equal: int, silent: float) -> int:
+    """What is left of a share of ``last`` after a silence of so many leases."""
+    gone = min((silent - _DECAY_FROM) / (_DECAY_TO - _DECAY_FROM), 1.0)
+    return last if equal >= last else int(last + gone * (equal - last))
 
 
 def _adopt(state: FlowState, sharing: Sharing, reports: Sequence[ReplicaReport], now: float) -> None:
     """A report got through, and the others' are here."""
     lease_s = state.config.sharing.lease_s
-    if sharing.contact_at is None or sharing.sent_at - sharing.contact_at >= lease_s:
+    if sharing.contact_at is None or sharing.sent_at - sharing.contact_at >= _DECAY_FROM * lease_s:
         sharing.began_at = sharing.sent_at
     sharing.contact_at = sharing.sent_at
     for report in reports:
@@ -140,6 +149,7 @@ def _adopt(state: FlowState, sharing: Sharing, reports: Sequence[ReplicaReport],
     sharing.heard = {report.replica_id: report.number for report in reports}
     sharing.alone = False
     sharing.known = (sharing.replica_id, *sharing.peers)
+    state.ledger.gateways = len(sharing.known)
     _count_others(state, sharing, now)
     parts = _divide(state, sharing, now)
     claimed: dict[WorkerId, int] = {}
@@ -149,23 +159,22 @@ def _adopt(state: FlowState, sharing: Sharing, reports: Sequence[ReplicaReport],
     settling = sharing.began_at is not None and now - sharing.began_at < lease_s
     places = _list_places(state)
     for place, worker in places.items():
-        share, capacity = worker.share or 0, sharing.capacities.get(place)
-        part = min(parts.get(place, 0), sharing.claims.get(place, 0))
-        free = 0 if capacity is None else capacity.permits - claimed.get(place, 0)
-        if settling and capacity is not None:
+        capacity = sharing.capacities.get(place)
+        if capacity is None:  # nobody can use it
+            worker.share = 0
+            continue
+        free = capacity.permits - claimed.get(place, 0)
+        if settling:
             count = max(len(sharing.known), state.config.sharing.replicas_assumed)
             free = min(free, max(capacity.permits // count, 1))
-        worker.share = min(part, max(share, free))
-        if capacity is not None:
-            worker.limit.adopt(capacity.permits, capacity.certainty)
+        part = min(parts.get(place, 0), sharing.claims.get(place, 0))
+        worker.share = min(part, max(worker.share or 0, free))
+        worker.limit.adopt(capacity.permits, capacity.certainty)
     sharing.at_contact = {place: worker.share or 0 for place, worker in places.items()}
 
 
 def _divide(state: FlowState, sharing: Sharing, now: float) -> dict[WorkerId, int]:
-    own = build_report(state, now)
-    reports = [peer.report for peer in sharing.peers.values()]
-    if own is not None:
-        reports.append(own)
+    reports = [_describe(state, sharing, now), *(peer.report for peer in sharing.peers.values())]
     sharing.capacities = find_capacities(reports)
     return divide(reports, sharing.capacities).get(sharing.replica_id, {})
 

@@ -105,8 +105,6 @@ def _round(
 ) -> dict[ReplicaId, int]:
     """Whole permits of one worker by weight; ``owed`` carries what rounding took from each to the next worker."""
     total = sum(weights[replica_id] for replica_id in there)
-    if not total:
-        return dict.fromkeys(there, 0)
     due = {replica_id: permits * weights[replica_id] / total + owed[replica_id] for replica_id in there}
     whole = {replica_id: max(int(part), 0) for replica_id, part in due.items()}
 

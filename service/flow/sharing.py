@@ -21,12 +21,13 @@ class Sharing:
     """All that is remembered of the others.
 
     ``peers`` are those that live, ``heard`` has the number of the latest report in the store of each, dead ones too.
-    ``claims`` is what the latest report of this gateway said, ``sent_at`` when; ``contact_at`` is when the latest
-    report that got through was sent, ``began_at`` the first of an unbroken row. ``at_contact`` are the shares of then,
-    ``known`` all gateways; ``alone`` says that the others cannot be asked.
+    ``born_at`` is when it began. ``claims`` is what the latest report of this gateway said, ``sent_at`` when;
+    ``contact_at`` is when the latest report that got through was sent, ``began_at`` the first of an unbroken row.
+    ``at_contact`` are the shares of then, ``known`` all gateways; ``alone`` says that the others cannot be asked.
     """
 
     replica_id: ReplicaId
+    born_at: float
     peers: dict[ReplicaId, Peer] = field(default_factory=dict)
     heard: dict[ReplicaId, int] = field(default_factory=dict)
     claims: dict[WorkerId, int] = field(default_factory=dict)

@@ -150,12 +150,13 @@ class Desk:
         self._drain.signal()
 
     def drain_worker(self, worker_id: str, draining: bool) -> bool:
-        """Give a worker no new work, or give it work again."""
-        if all(status.worker_id != worker_id for status in self._monitor.status()):
-            return False
-        _log.info("worker %s: %s", worker_id, "draining" if draining else "takes work again")
-        self._set_draining(WorkerId(worker_id), draining)
-        return True
+        """Give a worker, named by its id or its pod, no new work, or give it work again."""
+        for status in self._monitor.status():
+            if worker_id in (status.worker_id, status.address.pod):
+                _log.info("worker %s: %s", status.worker_id, "draining" if draining else "takes work again")
+                self._set_draining(status.worker_id, draining)
+                return True
+        return False
 
     def let_worker_go(self) -> str | None:
         """Drain the worker whose going is felt least; its id, or ``None`` if none may go."""

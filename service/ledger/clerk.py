@@ -55,6 +55,8 @@ class Clerk:
         self._pruned_at = 0.0
         self._terms: list[tuple[str, str]] = []
         self.fault: str | None = None
+        self.idle = False
+        """The last step found nothing to do."""
 
     def note_terms(self, config_hash: str, document: str) -> None:
         """Terms that entries from now on refer to."""
@@ -81,13 +83,8 @@ class Clerk:
         if self.fault is not None:
             _log.info("the ledger is written again")
         self._failures, self.fault = 0, None
-        return 0.0 if taken >= BATCH else PAUSE_S
-
-    def finish(self, deadline_s: float) -> None:
-        """The gateway has gone: take what is left, as long as that goes well and not beyond ``deadline_s``."""
-        while self._wall() < deadline_s:
-            if self.step() > 0.0 and (self.fault is not None or self._lock is not None):
-                return
+        self.idle = taken == 0
+        return 0.0 if taken >= BATCH or (taken and self._drain.behind) else PAUSE_S
 
     def close(self) -> None:
         """Let go of database and spool."""

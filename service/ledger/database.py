@@ -1,5 +1,6 @@
 """Opens the database of a ledger, by URL, and brings its tables to the present form."""
 
+import re
 from pathlib import Path
 
 from alembic import command
@@ -24,7 +25,7 @@ def open_database(url: str, read_only: bool = False) -> Engine:
         LedgerUrlError: as :func:`check_url`, or there is no such file to read.
     """
     check_url(url)
-    parsed = make_url(url)
+    parsed = make_url(re.sub("^postgres://", "postgresql://", url))
     if parsed.get_backend_name() == "postgresql":
         options = f"-c statement_timeout={_STATEMENT_MS}"
         arguments = {"connect_timeout": _CONNECT_S, "tcp_user_timeout": 10_000, "options": options}

@@ -21,14 +21,21 @@ class Drain:
         self._segment: Path | None = None
         self._offset = 0
         self._head: Head | None = None
+        self._seq: int | None = None
 
     @property
     def seq(self) -> int | None:
-        """The number of the last entry that is in the database; ``None`` before anybody has looked."""
-        return None if self._head is None else self._head.seq
+        """The number of the last entry that was seen in the database; ``None`` before anybody has looked."""
+        return self._seq if self._head is None else self._head.seq
+
+    @property
+    def behind(self) -> bool:
+        """There are segments after the one it reads."""
+        return self._segment is not None and list_segments(self._folder)[-1:] != [self._segment]
 
     def forget(self) -> None:
         """Begin again from what the database says."""
+        self._seq = self.seq
         self._segment = self._head = None
 
     def step(self, wall_us: int) -> int:

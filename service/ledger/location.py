@@ -3,7 +3,7 @@
 import importlib.util
 import re
 
-_POSTGRES = re.compile(r"postgres(ql)?://[^/\s]*/[^/\s]+")
+_POSTGRES = re.compile(r"postgres(ql)?://[^/\s]*/[^/?\s]+(\?\S*)?")
 
 
 class LedgerUrlError(ValueError):

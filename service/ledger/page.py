@@ -5,7 +5,7 @@ from html import escape
 
 from service.ledger.plots import draw_line, draw_stacks
 from service.ledger.query import span_of
-from service.ledger.render import describe_span, objective_of, percent, seconds, tell_evidence
+from service.ledger.render import describe_span, objective_of, percent, seconds, tell_evidence, tell_maintenance
 from service.ledger.report import QUANTILES, Account, Report
 from service.slo.attainment import SLIS
 
@@ -15,7 +15,7 @@ body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem;border-bottom:1px solid #d5dae0;padding-bottom:.2rem}
 table{border-collapse:collapse;margin:.8rem 0;width:100%}
 th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid #e6e9ed}
-th:first-child,td:first-child{text-align:left}th{font-weight:600}.bad{color:#b3261e;font-weight:600}.kept{color:#1d7a53}
+td{white-space:nowrap}th:first-child,td:first-child{text-align:left;white-space:normal}th{font-weight:600}.bad{color:#b3261e;font-weight:600}.kept{color:#1d7a53}
 figure{margin:1rem 0}figcaption{font-size:.85rem;color:#5a6572}svg{width:100%;height:auto}
 svg text{font:11px system-ui,sans-serif;fill:#5a6572}.axis{stroke:#9aa4af;fill:none}
 .evidence{font:12px/1.6 ui-monospace,monospace;overflow-wrap:anywhere}
@@ -40,6 +40,10 @@ def render_html(report: Report) -> str:
     days = (span_of(report.month)[1] - span_of(report.month)[0]) // 24
     for account in report.accounts:
         parts += _show_account(account, days)
+    if report.maintenance:
+        parts.append("<h2>Announced maintenance</h2><ul>")
+        parts += [f"<li>{escape(line)}</li>" for line in tell_maintenance(report)]
+        parts.append("</ul>")
     parts.append("<h2>Evidence</h2><div class=evidence>")
     parts += [f"<div>{escape(line)}</div>" for line in tell_evidence(report)]
     parts.append("</div></body></html>\n")
@@ -95,12 +99,12 @@ def _show_account(account: Account, days: int) -> Iterator[str]:
         ],
     )
     yield _show_classes(account)
+    yield from _draw(account, days)
     if total.reasons:
         yield _table(
             ("reason", "standing", "requests"),
             [[escape(reason), standing, f"{n:,}"] for (standing, reason), n in sorted(total.reasons.items())],
         )
-    yield from _draw(account, days)
 
 
 def _promised(account: Account, sli: str) -> str:

@@ -23,6 +23,8 @@ def render_text(report: Report) -> str:
         lines += ["", *_tell_account(account)]
     if not report.accounts:
         lines += ["", "no request was recorded"]
+    if report.maintenance:
+        lines += ["", "announced maintenance", *(f"  {line}" for line in tell_maintenance(report))]
     lines += ["", "evidence", *(f"  {line}" for line in tell_evidence(report))]
     return "\n".join(lines) + "\n"
 
@@ -81,6 +83,12 @@ def _tell_class(one: SizeClass, ttft_s: float | None, tpot_s: float | None) -> I
         yield f"  {what} {name}: {told}{attained}"
 
 
+def tell_maintenance(report: Report) -> Iterator[str]:
+    """The windows that were announced, a line each."""
+    for start, end, why in report.maintenance:
+        yield f"{moment(start)} to {moment(end)}: {why}"
+
+
 def tell_evidence(report: Report) -> Iterator[str]:
     """What the figures rest on, a line each."""
     evidence = report.evidence
@@ -93,6 +101,8 @@ def tell_evidence(report: Report) -> Iterator[str]:
         yield f"chain {chain.chain} up to entry {chain.seq}, hash {chain.digest.hex()}"
     for config_hash in evidence.terms:
         yield f"terms {config_hash}"
+    for name, digest in evidence.sources.items():
+        yield f"{name} {digest}"
     yield f"made {moment(report.made_at_s)}"
 
 
@@ -130,6 +140,9 @@ def describe(report: Report) -> dict[str, Any]:
         "over": report.over,
         "length_s": report.length_s,
         "made_at": moment(report.made_at_s),
+        "maintenance": [
+            {"from": moment(start), "to": moment(end), "reason": why} for start, end, why in report.maintenance
+        ],
         "accounts": [_describe_account(account) for account in report.accounts],
         "evidence": {
             "entries": evidence.entries,
@@ -139,6 +152,7 @@ def describe(report: Report) -> dict[str, Any]:
                 for chain in evidence.chains
             ],
             "terms": list(evidence.terms),
+            "sources": dict(evidence.sources),
         },
     }
 

@@ -79,31 +79,39 @@ class Account:
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What the figures rest on. ``entries`` are those in the month's table, ``None`` where they were dropped;
-    ``counted`` is what the rollups say, of all tenants."""
+    ``counted`` is what the rollups say, of all tenants. ``sources`` are hashes of what the alerts were made from."""
 
     entries: int | None
     counted: int
     chains: Sequence[Chain]
     terms: Mapping[str, str]
+    sources: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A month. ``length_s`` is how much of it is over."""
+    """A month. ``length_s`` is how much of it is over, ``maintenance`` what was announced for it: from, to (seconds
+    since 1970), why."""
 
     month: str
     tenant: str | None
     length_s: float
     over: bool
     accounts: Sequence[Account]
+    maintenance: Sequence[tuple[float, float, str]]
     evidence: Evidence
     made_at_s: float
 
 
 def build_report(
-    connection: Connection, month: str, tenant: str | None, now_s: float, progress: Progress = lambda done, of: None
+    connection: Connection,
+    month: str,
+    tenant: str | None,
+    now_s: float,
+    progress: Progress = lambda done, of: None,
+    sources: Mapping[str, str] | None = None,
 ) -> Report:
-    """The report of ``month``, of one tenant or of all; ``now_s`` are seconds since 1970.
+    """The report of ``month``, of one tenant or of all; ``now_s`` are seconds since 1970, ``sources`` hashes by name.
 
     Raises:
         ValueError: ``month`` is no month.
@@ -112,15 +120,25 @@ def build_report(
     end = min(after, int(now_s) // 3600 + 1)
     length_s = max(min(after * 3600.0, now_s) - first * 3600.0, float(INTERVAL_S))
     terms = read_terms(connection)
-    promises = _Promises([json.loads(document) for document in terms.values()])
+    documents = [json.loads(document) for document in terms.values()]
+    promises = _Promises(documents)
     accounts = []
     rollups = count_rollups(connection, (first, end), tenant)
     hours = _watch(read_hours(connection, (first, end), tenant), rollups, progress)
     for (name, tier), group in itertools.groupby(hours, key=lambda hour: (hour.tenant, hour.tier)):
         accounts.append(_build_account(name, tier, group, promises.find(name, tier), first, length_s))
     counted = _count_rolled(connection, (first, after))
-    evidence = Evidence(_count_entries(connection, month), counted, read_chains(connection), terms)
-    return Report(month, tenant, length_s, now_s >= after * 3600, accounts, evidence, now_s)
+    evidence = Evidence(_count_entries(connection, month), counted, read_chains(connection), terms, sources or {})
+    maintenance = _find_maintenance(documents, first * 3600.0, after * 3600.0)
+    return Report(month, tenant, length_s, now_s >= after * 3600, accounts, maintenance, evidence, now_s)
+
+
+def _find_maintenance(
+    documents: Sequence[Mapping[str, Any]], first_s: float, after_s: float
+) -> list[tuple[float, float, str]]:
+    """Every window that any terms announced and that touches the month."""
+    windows = {tuple(window) for document in documents for window in document.get("maintenance", ())}
+    return sorted((start, end, why) for start, end, why in windows if start < after_s and end > first_s)
 
 
 class _Promises:

@@ -23,13 +23,16 @@ def build_ladder(settings: Settings, name: str) -> Ladder:
 
 
 def build_terms(settings: Settings, tiers: dict[TierName, Tier]) -> tuple[Terms, str]:
-    """The terms, and the document that is kept under their hash: tiers and tenants, no keys."""
+    """The terms, and the document that is kept under their hash: tiers, tenants, announced maintenance; no keys."""
     contracts = {TenantId(tenant.id): _fingerprint(tenant) for tenant in settings.tenants}
     document = json.dumps(
         {
             "model": settings.model,
             "tiers": {name: tier.model_dump(mode="json") for name, tier in settings.tiers.items()},
             "tenants": {tenant.id: _describe(settings, tenant) for tenant in settings.tenants},
+            "maintenance": [
+                [window.start.timestamp(), window.end.timestamp(), window.reason] for window in settings.maintenance
+            ],
         },
         sort_keys=True,
     )

@@ -12,6 +12,7 @@ from service.slo.window import THIRTY_DAYS, write_duration
 from service.telemetry.kinds import Metric
 from service.telemetry.labels import KINDS, NO_TIER, OTHER_KIND, Stage, WorkerPhase, can_occur
 from service.telemetry.metrics import METRICS, PROCESS_METRICS, TIER_EDGES
+from service.telemetry.prober_metrics import PROBER_METRICS
 from service.telemetry.scaler_metrics import SCALER_METRICS
 from service.telemetry.slo_events import COUNTED
 
@@ -32,6 +33,11 @@ def build_document() -> str:
     parts += [_render_metric(metric) for metric in METRICS]
     parts += ["## The scaler's metrics\n", "Scraped at its own port.\n"]
     parts += [_render_metric(metric) for metric in SCALER_METRICS]
+    parts += [
+        "## The prober's metrics\n",
+        "Scraped at its own port.\n",
+        *(_render_metric(metric) for metric in PROBER_METRICS),
+    ]
     rows = [(f"`{name}`", kind, text) for name, kind, text in PROCESS_METRICS]
     parts += ["## The process, from prometheus_client\n", _render_table(("metric", "type", "meaning"), rows)]
     return "\n".join(parts)
@@ -75,8 +81,9 @@ def _render_series() -> str:
         f"`sluice_requests_total` has {_count_endings(True)} series per tier and {_count_endings(False)} of the tier "
         f"`{NO_TIER}`, all created at 0: {count_request_series(3)} with three tiers. Endings that are not expected of "
         "a kind are counted under a series of their own if they happen; labels come from closed sets, so with T tiers "
-        f"there are never more than (T + 1) x {len(KINDS) + 1} x {len(Outcome)}.\nAll else is some 80 series per tier "
-        "(four histograms, four token counters), 3 per worker and about 100 more.\n"
+        f"there are never more than (T + 1) x {len(KINDS) + 1} x {len(Outcome)}.\nAll else is some 140 series per tier "
+        "(four histograms, four token counters, 12 counters of events; 32 of budgets where all is promised), 3 per "
+        "worker and about 100 more.\n"
     )
 
 

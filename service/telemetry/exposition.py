@@ -59,15 +59,15 @@ class Exposition(Collector):
     def collect(self) -> Iterator[Metric]:
         """All families; called by the registry."""
         for family in self._recorder.families():
-            yield _convert(family)
+            yield convert_family(family)
         for source in self._more:
             for family in source():
-                yield _convert(family)
+                yield convert_family(family)
         for distributions in self._recorder.distributions():
-            yield _convert_histograms(distributions)
+            yield convert_histograms(distributions)
         for family in read_gauges(self._gauges()):
-            yield _convert(family)
-        yield _convert_histograms(self._lag.distributions())
+            yield convert_family(family)
+        yield convert_histograms(self._lag.distributions())
         info = InfoMetricFamily(BUILD_INFO.name.removesuffix("_info"), BUILD_INFO.help)
         info.add_metric((), {BUILD_INFO.labels[0]: self._version})
         yield info
@@ -96,7 +96,8 @@ def _read_weight(parameters: list[str]) -> float:
     return 1.0
 
 
-def _convert(family: Family) -> Metric:
+def convert_family(family: Family) -> Metric:
+    """A counter or gauge as prometheus_client writes it."""
     metric = family.metric
     out: CounterMetricFamily | GaugeMetricFamily
     if metric.kind is Kind.COUNTER:
@@ -108,7 +109,8 @@ def _convert(family: Family) -> Metric:
     return out
 
 
-def _convert_histograms(distributions: Distributions) -> Metric:
+def convert_histograms(distributions: Distributions) -> Metric:
+    """A histogram as prometheus_client writes it."""
     metric = distributions.metric
     out = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
     for labels, histogram in distributions.series:

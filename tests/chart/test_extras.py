@@ -85,9 +85,13 @@ def test_notes_tell_the_next_step():
     assert "helm test -n serving sluice" in said
     assert "sluice keys new" in said
     assert "The Prometheus operator was not found" in said
+    assert "Several gateways share nothing" in said
+    assert "Each gateway keeps its ledger in its own pod" in said
     assert "Secret sluice" in said
     prod = notes("--values", str(CHART / "values-prod.yaml"), "--set", "worker.autoscaling.mode=none")
     assert "sluice keys new" not in prod
     assert "curl -H" in prod
+    assert "share nothing" not in prod
+    assert "in its own pod" not in prod
     assert "which stays" not in prod
     assert "There are no workers in this release" in notes("--set", "worker.enabled=false")

@@ -45,6 +45,22 @@ def test_secrets_come_from_a_secret():
     assert values[0] != values[1]
 
 
+def test_passwords_of_redis_and_postgres_come_from_their_secrets():
+    assert {each["name"] for each in container()["env"]} == {"SLUICE_CONFIG", "SLUICE_ADMIN_TOKEN", "SLUICE_CACHE_SALT"}
+    stores = {"redis": {"existingSecret": "redis"}, "postgres": {"existingSecret": "db", "key": "pw"}}
+    variables = {each["name"]: each for each in container({"secrets": stores})["env"]}
+    assert variables["SLUICE_REDIS_PASSWORD"]["valueFrom"]["secretKeyRef"] == {"name": "redis", "key": "password"}
+    assert variables["PGPASSWORD"]["valueFrom"]["secretKeyRef"] == {"name": "db", "key": "pw"}
+
+
+def test_relative_paths_of_the_settings_can_be_written():
+    spec = container()
+    assert spec["workingDir"] == "/var/lib/sluice"
+    assert {"name": "data", "mountPath": "/var/lib/sluice"} in spec["volumeMounts"]
+    volumes = {each["name"]: each for each in deployment()["template"]["spec"]["volumes"]}
+    assert volumes["data"]["emptyDir"] == {"sizeLimit": "4Gi"}
+
+
 def test_an_existing_secret_is_used_and_none_made():
     rendered = render({"secrets": {"existingSecret": "mine", "adminTokenKey": "token"}})
     assert rendered.find("Secret") == []

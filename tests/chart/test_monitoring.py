@@ -68,7 +68,8 @@ def test_jobs_are_called_what_the_rules_call_them():
 
 
 def test_every_file_of_rules_is_one_object():
-    made = {each["metadata"]["name"]: each["spec"] for each in render().find("PrometheusRule")}
+    rendered = render({"prober": {"enabled": True, "keysSecret": "probes"}})
+    made = {each["metadata"]["name"]: each["spec"] for each in rendered.find("PrometheusRule")}
     assert made == {f"sluice-{path.stem}": yaml.safe_load(path.read_text()) for path in RULES}
 
 

@@ -20,6 +20,7 @@ WRONG = {
         {"worker": {"strategy": {"maxSurge": 0, "maxUnavailable": 0}}}, "set maxSurge or maxUnavailable above 0"
     ),
     "an ingress without a host": ({"gateway": {"ingress": {"enabled": True}}}, "gateway.ingress.host is missing"),
+    "a prober without keys": ({"prober": {"enabled": True}}, "prober.keysSecret is missing"),
     "latest": ({"image": {"tag": "latest"}}, "tag"),
     "an unknown kind of scaler": ({"worker": {"autoscaling": {"mode": "both"}}}, "mode"),
     "a typo": ({"worker": {"replica": 3}}, "replica"),

@@ -21,6 +21,13 @@ CASES = {
     "lists": {
         "settings": {"tenants": [TENANT, {**TENANT, "id": "b.c-d", "keys": []}], "cors_origins": ["https://a.b"]}
     },
+    "credits": {
+        "settings": {
+            "credits": {"gold": {"0.9995": 0.1, "0.99": 1.0}},
+            "tenants": [{**TENANT, "credits": "gold", "contract": {"requests_per_minute": 60, "concurrency": 4}}],
+        }
+    },
+    "redis": {"settings": {"state": "redis://redis:6379/1"}, "gateway": {"replicas": 5}},
     "a tier less": {"settings": {"tiers": {"flex": None}}},
 }
 
@@ -47,6 +54,18 @@ def test_numbers_stay_what_they_were():
     assert isinstance(written["limits"]["bodies_max_bytes"], int)
     edges = list(written["tiers"]["priority"]["ttft"])
     assert edges == [4096, 32768, 131072, 1048576]
+
+
+def test_a_gateway_that_cannot_ask_takes_its_part_of_the_workers():
+    def assumed(values):
+        return yaml.safe_load(settings_of(values))["limits"].get("replicas_assumed")
+
+    redis = {"state": "redis://redis:6379/1"}
+    assert assumed({}) is None
+    assert assumed(CASES["redis"]) == 5
+    scaled = {"autoscaling": {"enabled": True, "maxReplicas": 12}}
+    assert assumed({"settings": redis, "gateway": scaled}) == 12
+    assert assumed({"settings": {**redis, "limits": {"replicas_assumed": 3}}}) == 3
 
 
 def test_a_tier_can_be_taken_out():

@@ -343,6 +343,73 @@ def test_d18_a_worker_that_is_gone_is_removed_within_30_s(how: str) -> None:
     run_virtually(live())
 
 
+class Weather:
+    """What may happen to a cluster and its API server, by chance; ``clear`` mends what was broken."""
+
+    def __init__(self, cluster: FakeCluster, chance: random.Random) -> None:
+        self.cluster = cluster
+        self._chance = chance
+        self._count = 0
+        self._away = False
+
+    async def change(self) -> None:
+        """One thing happens."""
+        cluster, chance = self.cluster, self._chance
+        known = sorted(cluster.endpoints)
+        match chance.randrange(10):
+            case 0 | 1:
+                self._count += 1
+                cluster.add(f"w-{self._count}", f"uid-{self._count}", 9000 + chance.randrange(4))  # reused addresses
+            case 2 if known:
+                cluster.terminate(chance.choice(known))
+            case 3 | 4 if known:
+                cluster.remove(chance.choice(known))
+            case 5:
+                cluster.end_watches(rudely=chance.random() < 0.5)
+            case 6:
+                cluster.muted = not cluster.muted
+            case 7:
+                cluster.forget_history()
+            case 8:
+                cluster.forgetful = not cluster.forgetful
+            case 9:
+                await (cluster.start() if self._away else cluster.stop())
+                self._away = not self._away
+            case _:
+                cluster.bookmark()
+
+    async def clear(self) -> None:
+        """The API server is there and answers; what its watches have not told stays untold."""
+        if self._away:
+            await self.cluster.start()
+            self._away = False
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_d18_whatever_happened_the_list_is_true_30_s_after_the_api_server_is_there(seed: int) -> None:
+    async def live() -> None:
+        chance = random.Random(seed)
+        cluster = await FakeCluster().start()
+        weather = Weather(cluster, chance)
+        access = ClusterAccess(cluster.url, cluster.namespace)
+        discovery = KubernetesDiscovery(KubernetesConfig(access, cluster.service), now, random.Random(seed))
+        lists = Lists()
+        task = asyncio.create_task(discovery.run(lists.publish))
+        for _ in range(4):
+            for _ in range(10):
+                await weather.change()
+                await asyncio.sleep(chance.expovariate(0.3))
+            await weather.clear()
+            await asyncio.sleep(30.0)
+            assert lists.last == {uid: f"127.0.0.1:{pod.port}" for uid, pod in cluster.endpoints.items()}
+            assert lists.leaving == {uid for uid, pod in cluster.endpoints.items() if pod.terminating}
+        task.cancel()
+        await asyncio.wait({task})
+        await cluster.stop()
+
+    run_virtually(live())
+
+
 async def test_while_the_api_server_is_away_the_last_list_stays() -> None:
     async with FakeCluster() as cluster:
         cluster.add("w-0", "uid-0", 9001)

@@ -58,6 +58,10 @@ def test_d18_pods_come_and_go(tmp_path):
             thread.do(cluster.terminate, "uid-0")
             await_workers(gateway, **{"uid-0": "draining", "uid-1": "good"})
             assert {ask(gateway) for _ in range(8)} == {second["opaque"]}
+            # an operator names it as people do, and cannot call back what the platform ends
+            assert gateway.admin("POST", "/admin/v1/workers/w-0/undrain").status_code == 200
+            await_workers(gateway, **{"uid-0": "draining", "uid-1": "good"})
+            assert gateway.admin("POST", "/admin/v1/workers/w-7/drain").status_code == 404
             # the watch falls silent, and the pod is gone: the next list tells
             cluster.muted = True
             thread.do(cluster.remove, "uid-0")
@@ -81,3 +85,28 @@ def test_d18_pods_come_and_go(tmp_path):
             assert re.search(r"^sluice_discovery_failures_total [1-9]", figures, re.MULTILINE)
             assert re.search(r"^sluice_discovery_missed_total 1", figures, re.MULTILINE)
             assert re.search(r"^sluice_discovery_age_seconds [0-9.e-]+$", figures, re.MULTILINE)
+
+
+def test_a_lost_worker_is_left_at_once_though_the_cluster_does_not_know_yet(tmp_path):
+    with (
+        run_worker(tmp_path, "instant") as one,
+        run_worker(tmp_path, "instant") as two,
+        ClusterThread(FakeCluster()) as thread,
+    ):
+        cluster = thread.cluster
+        thread.do(cluster.add, "w-0", "uid-0", one.port)
+        thread.do(cluster.add, "w-1", "uid-1", two.port)
+        api = {"api_server": cluster.url}
+        pool = {"discovery": "kubernetes", "service": "workers", "namespace": "inference", "kubernetes": api}
+        with run_gateway(tmp_path, [], pool=pool) as gateway:
+            workers = await_workers(gateway, **{"uid-0": "good", "uid-1": "good"})
+            one.process.kill()
+            assert {ask(gateway) for _ in range(30)} == {workers["uid-1"]["opaque"]}  # tried again, none is lost
+            await_workers(gateway, **{"uid-0": "refused", "uid-1": "good"})
+            two.process.kill()
+            end_at = time.monotonic() + 10
+            while httpx.get(f"{gateway.url}/readyz", trust_env=False).status_code != 503:
+                assert time.monotonic() < end_at
+            assert httpx.get(f"{gateway.url}/healthz", trust_env=False).status_code == 200
+            thread.do(cluster.remove, "uid-0")
+            await_workers(gateway, **{"uid-1": "refused"})

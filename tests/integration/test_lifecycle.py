@@ -156,20 +156,28 @@ def run_command(*words: str) -> "subprocess.CompletedProcess[str]":
     )  # fmt: skip
 
 
-async def test_the_hook_of_a_gateway_returns_at_once_or_when_it_is_gone(tmp_path):
-    limits = {"requests_per_worker": 64, "drain_delay_s": 0.5, "grace_s": 30.0}
+def test_the_hook_of_a_gateway_returns_at_once_or_after_its_own_bound(tmp_path):
+    limits = {"requests_per_worker": 64, "drain_delay_s": 60.0, "grace_s": 90.0}
+    with run_worker(tmp_path, "instant") as worker, run_gateway(tmp_path, [worker], limits=limits) as gateway:
+        for words in ((), ("--wait-s", "0.2")):
+            said = run_command("drain", "--admin", gateway.admin_url, *words)
+            assert (said.returncode, said.stdout) == (0, "the gateway is leaving: 0 requests under way\n")
+        gateway.signal(signal.SIGTERM)  # the platform's: it hurries nobody
+        assert gateway.admin("GET", "/admin/v1/drain").json()["phase"] == "leaving"
+        gateway.signal(signal.SIGTERM)
+        assert gateway.process.wait(10) == 0
+
+
+async def test_the_hook_of_a_gateway_may_wait_until_it_is_gone(tmp_path):
+    limits = {"requests_per_worker": 64, "drain_delay_s": 0.5, "grace_s": 60.0}
     with run_worker(tmp_path) as worker, run_gateway(tmp_path, [worker], limits=limits) as gateway:
         async with httpx.AsyncClient(trust_env=False) as client:
             long = await begin(client, gateway, 4000)
-            said = await asyncio.to_thread(run_command, "drain", "--admin", gateway.admin_url)
-            assert (said.returncode, said.stdout) == (0, "the gateway is leaving: 1 requests under way\n")
-            gateway.signal(signal.SIGTERM)  # the platform's: it hurries nobody
-            said = await asyncio.to_thread(run_command, "drain", "--admin", gateway.admin_url, "--wait-s", "0.2")
-            assert said.returncode == 0
-            assert "1 requests under way" in said.stdout
             waiting = asyncio.create_task(
                 asyncio.to_thread(run_command, "drain", "--admin", gateway.admin_url, "--wait-s", "50")
             )
+            while (await asyncio.to_thread(gateway.admin, "GET", "/admin/v1/drain")).json()["phase"] == "serving":
+                assert not waiting.done()
             text = (await long.aread()).decode()
             assert text.endswith("data: [DONE]\n\n")
             assert '"error"' not in text
@@ -196,7 +204,7 @@ async def test_the_hook_of_a_worker_waits_for_its_streams_and_the_engine_ends_th
             assert said.returncode == 0
             assert " is empty after " in said.stdout
             assert (await short.aread()).decode().endswith("data: [DONE]\n\n")
-            long = await begin(client, gateway, 3000)
+            long = await begin(client, gateway, 4000)
             said = await asyncio.to_thread(run_command, *words, "--deadline-s", "0.5")
             assert said.returncode == 0
             assert " still has 1 requests after " in said.stdout

@@ -15,6 +15,7 @@ CASES = sorted((SLO / "tests").glob("*.yaml"))
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.timeout(300),
     pytest.mark.skipif(
         shutil.which("promtool") is None and os.environ.get("CI") != "true", reason="promtool is not installed"
     ),
@@ -22,7 +23,7 @@ pytestmark = [
 
 
 def promtool(*arguments):
-    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=280, check=False)
 
 
 def test_rules_are_well_formed():
@@ -51,3 +52,16 @@ def test_promtool_notices_when_a_gate_is_missing(tmp_path):
     done = promtool("test", "rules", str(path))
     assert done.returncode != 0
     assert 'got: {alertname="SluiceBudgetBurnFast"}' in done.stdout + done.stderr
+
+
+def test_the_configurations_to_begin_with_are_valid():
+    deploy = SLO.parent / "deploy"
+    done = promtool("check", "config", str(deploy / "prometheus" / "prometheus.yml"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "recording.yaml" in done.stdout
+    if shutil.which("amtool") is None and os.environ.get("CI") != "true":
+        pytest.skip("amtool is not installed")
+    argv = ["amtool", "check-config", str(deploy / "alertmanager" / "alertmanager.yml")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 inhibit rules" in done.stdout

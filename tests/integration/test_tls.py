@@ -13,10 +13,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from loadtests.live.fake_cluster import ClusterThread, FakeCluster
 from tests.support.service_process import (
     KEY,
     TOKEN,
     Process,
+    await_success,
     find_ports,
     request_body,
     run_gateway,
@@ -124,3 +126,28 @@ def test_workers_found_by_name_show_a_certificate_for_that_name(tmp_path, names,
             time.sleep(2)
             ready = httpx.get(f"{gateway.url}/readyz", trust_env=False)
             assert (ready.status_code, gateway.admin("GET", "/readyz", TOKEN).status_code) == (503, 503)
+
+
+def test_the_api_server_must_show_a_certificate_of_its_authorities_which_may_change(tmp_path):
+    make_certificate(tmp_path, "ec", "IP:127.0.0.1", "api")
+    (folder := tmp_path / "other").mkdir()
+    make_certificate(folder, "ec", "IP:127.0.0.1", "other")
+    bundle = tmp_path / "ca.crt"
+    bundle.write_bytes((folder / "cert.pem").read_bytes())
+    (front_port,) = find_ports(1)
+    api = {"api_server": f"https://127.0.0.1:{front_port}", "ca_file": str(bundle)}
+    pool = {"discovery": "kubernetes", "service": "workers", "namespace": "inference", "kubernetes": api}
+    with (
+        run_worker(tmp_path, "instant") as worker,
+        ClusterThread(FakeCluster()) as thread,
+        run_tls_front(front_port, thread.cluster.port, tmp_path),
+        run_gateway(tmp_path, [], ready=False, pool=pool) as gateway,
+    ):
+        thread.do(thread.cluster.add, "w-0", "uid-0", worker.port)
+        end_at = time.monotonic() + 20
+        while not (told := gateway.admin("GET", "/admin/v1/state").json()["discovery"])["last_error"]:
+            assert time.monotonic() < end_at
+        assert "certificate" in told["last_error"].lower()
+        assert thread.cluster.calls == []
+        bundle.write_bytes((tmp_path / "cert.pem").read_bytes())
+        await_success(f"{gateway.url}/readyz", gateway)

@@ -87,7 +87,7 @@ def _render(
     for api in apis:
         options += ["--api-versions", api]
     for name in files:
-        options += ["--values", str(CHART / name)]
+        options += ["--values", str(CHART / name)]  # a path from the root of the file system stays one
     with tempfile.NamedTemporaryFile("w", suffix=".json") as written:
         written.write(values)
         written.flush()

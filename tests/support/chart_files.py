@@ -1,7 +1,8 @@
 """Writes what the chart carries of other parts: ``python -m tests.support.chart_files``; a test fails when it is old.
 
-A chart can only read files inside its own folder, so rules and dashboards of ``slo/`` are copied to
-``helm/sluice/files``. The settings of the gateway in ``values.schema.json`` come from the settings' own schema.
+A chart can only read files inside its own folder, so rules, dashboards, objectives and windows of ``slo/`` are
+copied to ``helm/sluice/files``. The settings of the gateway in ``values.schema.json`` come from the settings' own
+schema.
 """
 
 import json
@@ -19,7 +20,7 @@ COMPUTED = {
     "PoolSettings": ("discovery", "workers", "name", "port", "service", "port_name", "namespace"),
 }
 """Settings the chart computes: not to be written in values."""
-COPIED = {"rules": "*.yaml", "dashboards": "*.json"}
+COPIED = {"rules": "*.yaml", "dashboards": "*.json", "objectives": "*.yaml", "windows": "*.yaml"}
 
 
 def build_settings_schema() -> dict[str, Any]:

@@ -28,7 +28,8 @@ DAY_S = 86400.0
 DOCUMENT = (
     '{"tiers": {"priority": {"availability": 0.999, "attainment": 0.99, "ttft": {"4096": 1.0, "32768": 3.0}, '
     '"tpot_s": 0.025}, "flex": {"availability": null, "attainment": null, "ttft": {}, "tpot_s": null}}, '
-    '"tenants": {"acme": {"credits": [[0.999, 0.1], [0.99, 0.25], [0.95, 1.0]]}}}'
+    '"tenants": {"acme": {"credits": [[0.999, 0.1], [0.99, 0.25], [0.95, 1.0]]}}, '
+    '"maintenance": [[1793750400.0, 1793757600.0, "new <drivers>"], [0, 1, "long ago"]]}'
 )
 
 

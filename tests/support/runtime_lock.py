@@ -1,12 +1,13 @@
 """Cuts the image's locks out of ``requirements.lock``: ``python -m tests.support.runtime_lock`` writes both.
 
-``deploy/runtime.lock`` holds what the service imports, ``deploy/build.lock`` what builds its wheel: same versions, same
+``deploy/runtime.lock`` holds what the service imports, PostgreSQL's
+driver included, ``deploy/build.lock`` what builds its wheel: same versions, same
 hashes, nothing of the tests' own packages.
 """
 
 import re
 import tomllib
-from importlib.metadata import requires
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 from packaging.markers import default_environment
@@ -29,7 +30,11 @@ def read_blocks() -> dict[str, str]:
 def close(wanted: list[str]) -> set[str]:
     """The packages and all that they need on Linux, with any Python we support, as their installed metadata says."""
     here = {key: str(value) for key, value in default_environment().items()}
-    pythons = [{**here, "python_version": series, "python_full_version": f"{series}.9"} for series in SERIES]
+    pythons = [
+        {**here, "python_version": series, "python_full_version": f"{series}.{patch}"}
+        for series in SERIES
+        for patch in (0, 9)
+    ]
     open_, closed = [Requirement(each) for each in wanted], set[tuple[str, frozenset[str]]]()
     while open_:
         requirement = open_.pop()
@@ -37,11 +42,18 @@ def close(wanted: list[str]) -> set[str]:
         if (name, extras) in closed:
             continue
         closed.add((name, extras))
-        for needed in map(Requirement, requires(name) or ()):
+        for needed in map(Requirement, _list_requirements(name)):
             sides = ({**python, "extra": extra} for python in pythons for extra in ("", *extras))
             if needed.marker is None or any(needed.marker.evaluate(side) for side in sides):
                 open_.append(needed)
     return {name for name, _ in closed}
+
+
+def _list_requirements(name: str) -> list[str]:
+    try:
+        return requires(name) or []
+    except PackageNotFoundError:
+        return []  # for another Python than this one; such backports need nothing themselves
 
 
 def render(wanted: list[str]) -> str:
@@ -56,7 +68,9 @@ def render(wanted: list[str]) -> str:
 def render_locks() -> dict[Path, str]:
     """Each file's text."""
     project = tomllib.loads(PROJECT.read_text())
-    return {RUNTIME: render(project["project"]["dependencies"]), BUILD: render(project["build-system"]["requires"])}
+    extras = project["project"]["optional-dependencies"]
+    runtime = project["project"]["dependencies"] + extras["postgres"]
+    return {RUNTIME: render(runtime), BUILD: render(project["build-system"]["requires"])}
 
 
 if __name__ == "__main__":

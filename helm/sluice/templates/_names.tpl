@@ -63,7 +63,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- $root := index . 0 -}}{{- $component := index . 1 -}}{{- $own := index . 2 -}}
 {{- if $own -}}
 {{ $own }}
-{{- else if $root.Values.priorityClasses.create -}}
+{{- else if and $root.Values.priorityClasses.create (has $component (list "gateway" "worker")) -}}
 {{ include "sluice.fullname" $root }}-{{ $component }}
 {{- end -}}
 {{- end -}}

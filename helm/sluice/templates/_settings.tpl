@@ -38,15 +38,35 @@ A value as block YAML. Not toYaml: that writes 1048576 as 1.048576e+06 and the e
 {{- end -}}
 {{- end -}}
 
+{{/* Whether gateways tell the cluster which worker is the cheapest to lose: where something scales a Deployment. */}}
+{{- define "sluice.tellsDeletionCost" -}}
+{{- with .Values.worker -}}
+{{- and .enabled (eq .kind "Deployment") (ne .autoscaling.mode "none") (eq $.Values.gateway.discovery "kubernetes") -}}
+{{- end -}}
+{{- end -}}
+
+{{/* How many gateways there may be: one that cannot ask the others takes no more than its part. */}}
+{{- define "sluice.gatewaysMost" -}}
+{{- with .Values.gateway -}}
+{{- ternary .autoscaling.maxReplicas .replicas .autoscaling.enabled -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "sluice.settings" -}}
 {{- $settings := deepCopy .Values.settings -}}
 {{- $workers := printf "%s-workers" (include "sluice.fullname" .) -}}
 {{- $pool := dict "discovery" "kubernetes" "service" $workers "port_name" "http" "namespace" .Release.Namespace -}}
+{{- if eq (include "sluice.tellsDeletionCost" .) "true" -}}
+{{- $_ := set $pool "kubernetes" (dict "deletion_cost" true) -}}
+{{- end -}}
 {{- if eq .Values.gateway.discovery "dns" -}}
 {{- $pool = dict "discovery" "dns" "name" (printf "%s.%s.svc" $workers .Release.Namespace) "port" (int .Values.worker.port) -}}
 {{- end -}}
 {{- $listen := dict "host" "0.0.0.0" "port" 8080 "admin_host" "0.0.0.0" "admin_port" 8081 -}}
 {{- $limits := dict "drain_delay_s" (int .Values.drain.delaySeconds) "grace_s" (int (include "sluice.gatewayGraceSeconds" .)) "whole_s" (int .Values.drain.seconds) -}}
+{{- if and (hasPrefix "redis" (default "" $settings.state)) (not (dig "limits" "replicas_assumed" 0 $settings)) -}}
+{{- $_ := set $limits "replicas_assumed" (int (include "sluice.gatewaysMost" .)) -}}
+{{- end -}}
 {{- $settings = mergeOverwrite $settings (dict "pool" $pool "listen" $listen "limits" $limits) -}}
 {{- with .Values.worker -}}
 {{- if not .emulated -}}
@@ -59,4 +79,7 @@ A value as block YAML. Not toYaml: that writes 1048576 as 1.048576e+06 and the e
 {{- end -}}
 # Made by the chart; every setting is described in deploy/SETTINGS.md.
 {{ include "sluice.block" $settings }}
+{{- if not .Values.keepLedger }}
+ledger: null
+{{- end }}
 {{- end -}}

@@ -24,6 +24,7 @@ COMMANDS = (
     "worker",
     "bench",
     "slo",
+    "prober",
     "emulate",
     "drain",
     "explain",

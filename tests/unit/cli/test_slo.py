@@ -85,3 +85,20 @@ def test_without_grafanas_library_it_says_what_to_install(folder, monkeypatch):
     answer = run("generate", "--dir", folder)
     assert answer.exit_code == 1
     assert "sluice[slo]" in answer.output
+
+
+def test_documents_go_out_and_come_in(folder, tmp_path):
+    exported = run("export", "--dir", folder)
+    assert exported.exit_code == 0
+    file = tmp_path / "slos.yaml"
+    file.write_text(exported.output)
+    answer = run("import", file, "--dir", folder)
+    assert answer.exit_code == 2
+    assert "--force replaces them" in answer.output
+    answer = run("import", file, "--dir", folder, "--force")
+    assert "wrote" in answer.output
+    assert run("check", "--dir", folder).exit_code == 0, "the same rules follow"
+    file.write_text("kind: SLO\n")
+    answer = run("import", file, "--dir", folder)
+    assert answer.exit_code == 2
+    assert "only openslo/v1 is read" in answer.output

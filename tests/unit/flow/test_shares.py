@@ -109,6 +109,19 @@ def test_a_permit_that_could_go_to_either_stays_where_it_is_used():
         assert divide(said, find_capacities(said))[user] == {"a": 3}
 
 
+def test_what_two_are_owed_is_not_given_twice():
+    """Each of "b" and "c" is owed half a permit from a worker of its own when they come to the one that they share."""
+    said = [
+        build_report("a", build_use("u", 1, held=1)),
+        build_report("b", build_use("u", 1), build_use("w", 1)),
+        build_report("c", build_use("v", 1), build_use("w", 1)),
+        build_report("d", build_use("v", 1, held=1)),
+    ]
+    parts = divide(said, find_capacities(said))
+    assert (parts["a"], parts["d"]) == ({"u": 1}, {"v": 1})
+    assert parts["b"]["w"] + parts["c"]["w"] == 1
+
+
 def test_more_gateways_than_permits():
     said = [build_report(name, *[build_use(f"w{index}", 1) for index in range(4)]) for name in "abcdefgh"]
     parts = divide(said, find_capacities(said))

@@ -9,6 +9,7 @@ from service.ledger import clerk as clerk_module
 from service.ledger.clerk import PAUSE_S, Clerk, ClerkConfig, read_config
 from service.ledger.database import open_database
 from service.ledger.location import LedgerUrlError, check_url
+from service.ledger.segment import list_segments
 from service.ledger.spool import Spool
 from tests.support.record import DAY_S, DOCUMENT, NOVEMBER_S, build_row_of, build_settled
 
@@ -89,11 +90,17 @@ def test_two_clerks_wait_for_each_other(office, tmp_path):
     other.close()
 
 
-def test_what_is_left_is_taken_when_the_gateway_has_gone(office):
-    office.clerk.step()
-    office.record(1, 2, 3)
-    office.clerk.finish(office.wall() + 5.0)
-    assert office.clerk.status["seq"] == 3
+def test_what_many_short_lives_left_is_taken_in_one_go(office, tmp_path):
+    for number in range(4):
+        office.record(number)
+        office.spool.close()
+        office.spool = Spool(tmp_path / "spool", 1 << 30)
+    assert len(list_segments(tmp_path / "spool")) == 4
+    pauses = []
+    while not office.clerk.idle:
+        pauses.append(office.clerk.step())
+    assert pauses == [0.0, 0.0, 0.0, PAUSE_S, PAUSE_S]
+    assert office.clerk.status == {"seq": 4, "fault": None}
 
 
 def test_months_past_their_time_are_dropped_once_an_hour(office, caplog):
@@ -142,6 +149,7 @@ def test_what_is_no_place_for_a_ledger_is_refused_with_the_cure(url, words):
 
 def test_postgres_needs_its_package(monkeypatch):
     check_url("postgresql://sluice:secret@db:5432/sluice")
+    check_url("postgres://sluice@/sluice?host=/var/run/postgresql")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(LedgerUrlError, match=r"sluice\[postgres\]"):
         check_url("postgresql://sluice@db/sluice")

@@ -175,6 +175,20 @@ def test_a_share_is_never_rounded_up_to_a_promise():
     assert seconds(None) == "-"
 
 
+def test_announced_maintenance_of_the_month_is_listed(month):
+    books, _ = month
+    with books.engine.connect() as connection:
+        report = build_report(connection, "2026-11", None, DECEMBER_S, sources={"rules": "abc123"})
+    text = render_text(report)
+    assert "2026-11-04T00:00:00+00:00 to 2026-11-04T02:00:00+00:00: new <drivers>" in text
+    assert "long ago" not in text
+    assert "rules abc123" in text
+    assert "new &lt;drivers&gt;" in render_html(report)
+    told = json.loads(render_json(report))
+    assert told["maintenance"][0]["reason"] == "new <drivers>"
+    assert told["evidence"]["sources"] == {"rules": "abc123"}
+
+
 def test_progress_is_told(month):
     books, _ = month
     told = []
