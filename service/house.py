@@ -92,7 +92,7 @@ class House(Papers):
         ]
         core_chance = random.Random(seed)  # noqa: S311 - its own: a journal is played again from the seed
         self._driver = Driver(FlowController(plan.flow, core_chance), clock, loop, observers)
-        self.pressure = Pressure(plan.flow, self._submit_config)
+        self.pressure = Pressure(plan.flow, self._configure_core)
         roster = PoolRoster(self._pool, self._driver.submit)
         self._discovery = build_discovery(plan.source, plan.workers, loop, clock.now, chance)
         self.monitor = Monitor(

@@ -77,19 +77,9 @@ class Papers:
         """What is left of each error budget, and how fast it is being spent."""
         return self._budgets.describe()
 
-<<<<<<< HEAD
-    def _configure_core(self, plan: Plan) -> None:
-        contracts = plan.flow.contracts
-        if self.neighbours is not None:
-            contracts = {**self.neighbours.allowances, **contracts}
-        self.pressure.reconfigure(replace(plan.flow, contracts=contracts))
-
-    def _submit_config(self, flow: FlowConfig) -> None:
-=======
     def _configure_core(self, flow: FlowConfig) -> None:
         if self.neighbours is not None:
             flow = replace(flow, contracts={**self.neighbours.allowances, **flow.contracts})
->>>>>>> next2
         self._decisions.note_config(flow, self._clock.now())
         self._driver.submit(Reconfigured(flow))
 
