@@ -12,10 +12,12 @@ from typer.testing import CliRunner
 
 from loadtests.live.peer_install import InstallError
 from loadtests.live.peers import PEERS
-from service.cli.commands import app
+from service.cli.commands import build_app
 from tests.chart.test_commands import parse
 from tests.support.chart import CHART, HELM_3, HELM_4, find_faults, render, run_helm
 from tests.support.chart_golden import normalise
+
+app = build_app()
 
 DEPLOY = CHART.parents[1] / "deploy"
 RULES = CHART.parents[1] / "slo" / "rules"

@@ -4,10 +4,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from service.cli.commands import app
+from service.cli.commands import build_app
 from service.settings.schema import Settings
 from tests.support.chart import CHART, RefusedError, render
 from tests.support.chart_files import SCHEMA, list_copies, render_schema
+
+app = build_app()
 
 TENANT = {"id": "acme", "tier": "default", "keys": [{"hash": "sha256:" + "a" * 64, "prefix": "sk-sluice-abcd"}]}
 CASES = {
