@@ -123,6 +123,7 @@ async def reconcile(rig: Rig, requests: int, restarts: int, say: Say, seed: int 
         counters += rig.read_counts("sluice_requests_total", "tier", "outcome")
         outcomes += rig.read_counts("sluice_slo_events_total", "tier", "slo", "result")
         if part + 1 == parts:
+            await asyncio.to_thread(rig.await_drained)
             rig.ask_gateway_to_leave()
         await asyncio.to_thread(rig.await_end)
         if part + 1 < parts:
@@ -233,7 +234,7 @@ async def die_often(rig: Rig, rounds: int, say: Say, seed: int = 1) -> Finding:
         everything |= {seen.client_id: (seen, killed_at) for seen in client.sightings}
         say(f"death {number + 1} of {rounds} after {len(client.sightings)} requests")
         await asyncio.to_thread(rig.start_gateway)
-    await asyncio.sleep(1.0)
+    await asyncio.to_thread(rig.await_drained)
     rig.ask_gateway_to_leave()
     await asyncio.to_thread(rig.await_end)
     entries = read_ledger(rig.url)
@@ -303,10 +304,7 @@ async def go_without(
     lost = rig.read_figure("sluice_ledger_lost_total")
     mend()
     await load("there again", min(away_s, 20.0))
-    for _ in range(120):
-        if rig.read_figure("sluice_ledger_waiting_entries") == 0:
-            break
-        await asyncio.sleep(0.5)
+    await asyncio.to_thread(rig.await_drained)
     rig.ask_gateway_to_leave()
     await asyncio.to_thread(rig.await_end)
     ids = Counter(entry.client_id for entry in read_ledger(rig.url))

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -150,6 +151,18 @@ class Rig:
             if line.startswith(name + " "):
                 return float(line.split()[1])
         raise KeyError(name)
+
+    def await_drained(self, limit_s: float = 90.0) -> None:
+        """Wait until every entry is in the database: a gateway that leaves gives its clerk ten seconds, which are few
+        on a busy machine."""
+        give_up_at = time.monotonic() + limit_s
+        while time.monotonic() < give_up_at:
+            with contextlib.suppress(KeyError):  # nobody knows yet
+                if not self.read_figure("sluice_ledger_waiting_entries") + self.read_figure(
+                    "sluice_ledger_pending_entries"
+                ):
+                    return
+            time.sleep(0.3)
 
     def read_counts(self, name: str, *labels: str) -> Counter[tuple[str, ...]]:
         """A counter's values by ``labels``, what is zero left out."""

@@ -36,6 +36,7 @@ def test_d12_streams_are_measured_at_their_end_and_the_first_token_apart(tmp_pat
         rig.set_faults(0, [{"kind": "die", "after": 8}])
         dying = LoggingClient(rig.port, CALLERS[:1], 2, tokens=(60,))
         asyncio.run(dying.run(3, 1, {Kind.STREAM: 1}))
+        rig.await_drained()
         rig.ask_gateway_to_leave()
         rig.await_end()
     columns = (
@@ -67,6 +68,7 @@ def test_d13_what_a_client_writes_makes_no_row_but_its_own(tmp_path):
             )
             assert answer.status_code == 404
         after = len(rig.read_metrics().splitlines())
+        rig.await_drained()
         rig.ask_gateway_to_leave()
         rig.await_end()
     assert after - before <= 3
@@ -97,6 +99,7 @@ def test_d14_counters_and_record_outlive_restarts_of_the_clerk(tmp_path):
             counts.append(rig.read_counts("sluice_requests_total", "outcome").total())
         asyncio.run(asyncio.sleep(3.0))  # another starts two seconds later
         asyncio.run(client.run(15, 3, {Kind.STREAM: 1}))
+        rig.await_drained()
         rig.ask_gateway_to_leave()
         rig.await_end()
     assert kills >= 1

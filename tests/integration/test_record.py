@@ -55,6 +55,7 @@ def test_a_report_of_what_a_gateway_did_and_what_happens_to_a_forged_one(tmp_pat
     with open_rig(tmp_path, FIRST_PORT + 120, workers=1) as rig:
         client = LoggingClient(rig.port, CALLERS, 3)
         asyncio.run(client.run(40, 4, {Kind.STREAM: 3, Kind.MALFORMED: 1}))
+        rig.await_drained()
         rig.ask_gateway_to_leave()
         rig.await_end()
     month = datetime.datetime.now(datetime.UTC).strftime("%Y-%m")
