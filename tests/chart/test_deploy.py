@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from loadtests.live.peer_install import InstallError
 from loadtests.live.peers import PEERS
-from service.cli.commands import app
+from service.cli.commands import build_app
 from tests.chart.test_commands import parse
 from tests.support.chart import CHART, HELM_3, HELM_4, find_faults, render, run_helm
 from tests.support.chart_golden import normalise
@@ -78,7 +78,7 @@ def test_secrets_come_from_the_environment_and_are_asked_for():
 
 def test_composes_settings_are_accepted_and_fit_its_patience():
     file = DEPLOY / "compose" / "sluice.yaml"
-    done = CliRunner().invoke(app, ["check", "-c", str(file)])
+    done = CliRunner().invoke(build_app("check"), ["check", "-c", str(file)])
     assert done.exit_code == 0, done.output
     settings = yaml.safe_load(file.read_text())
     patience = {name: int(each["stop_grace_period"][:-1]) for name, each in OURS.items() if "stop_grace_period" in each}

@@ -4,7 +4,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from service.cli.commands import app
+from service.cli.commands import build_app
 from service.settings.schema import Settings
 from tests.support.chart import CHART, RefusedError, render
 from tests.support.chart_files import SCHEMA, list_copies, render_schema
@@ -41,7 +41,7 @@ def test_sluice_check_is_content(case, tmp_path):
     file = tmp_path / "sluice.yaml"
     file.write_text(settings_of(CASES[case]))
     in_a_pod = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
-    done = CliRunner().invoke(app, ["check", "-c", str(file)], env=in_a_pod)
+    done = CliRunner().invoke(build_app("check"), ["check", "-c", str(file)], env=in_a_pod)
     assert done.exit_code == 0, done.output
 
 
