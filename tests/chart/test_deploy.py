@@ -17,6 +17,8 @@ from tests.chart.test_commands import parse
 from tests.support.chart import CHART, HELM_3, HELM_4, find_faults, render, run_helm
 from tests.support.chart_golden import normalise
 
+app = build_app()
+
 DEPLOY = CHART.parents[1] / "deploy"
 RULES = CHART.parents[1] / "slo" / "rules"
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())

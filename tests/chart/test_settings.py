@@ -9,6 +9,8 @@ from service.settings.schema import Settings
 from tests.support.chart import CHART, RefusedError, render
 from tests.support.chart_files import SCHEMA, list_copies, render_schema
 
+app = build_app()
+
 TENANT = {"id": "acme", "tier": "default", "keys": [{"hash": "sha256:" + "a" * 64, "prefix": "sk-sluice-abcd"}]}
 CASES = {
     "defaults": {},
