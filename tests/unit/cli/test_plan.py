@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from service.cli.commands import app
+from service.cli.commands import build_app
 from service.cli.plan_input import InputError, read_trace
 from tests.support.record import NOVEMBER_S, Books, build_settled
+
+app = build_app()
 
 EXAMPLE = Path(__file__).parents[3] / "deploy" / "sluice.example.yaml"
 RATES = ["--prompt-rate", "1000", "--output-rate", "100"]

@@ -6,10 +6,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from service.cli.commands import app
+from service.cli.commands import build_app
 from service.cli.elastic import Elasticity, _read_port, find_prometheus, write_prometheus_config
 from service.cli.scaler import build_config
 from service.launch.fault import EngineUnavailableError
+
+app = build_app()
 
 EXAMPLE = Path(__file__).parents[3] / "deploy" / "sluice.example.yaml"
 
