@@ -13,7 +13,7 @@ else
 READY :=
 endif
 
-.PHONY: help run test lint bench-overhead bench-overload bench-calibrate sim drill bench-streams bench-slow-readers bench-aiperf bench-rolling clean
+.PHONY: help run test lint bench-overhead bench-overload bench-calibrate sim drill bench-quotas bench-streams bench-slow-readers bench-aiperf bench-rolling clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -53,6 +53,9 @@ sim: $(READY) ## Simulate the shipped policy beside others under a virtual clock
 drill: $(READY) ## Alarm drill: real Prometheus and Alertmanager, an outage, who is called when (two minutes)
 	@deploy/test-parts.sh
 	@$(PYTHON) -m loadtests.live.drill $(OPTIONS)
+
+bench-quotas: $(READY) ## What passes of a quota over four gateways, with and without Redis; 100,000 tenants (OPTIONS=--quick)
+	@$(PYTHON) -m loadtests.live.quotas $(OPTIONS)
 
 bench-streams: $(READY) ## Thousands of streams held open
 	@$(PYTHON) -m loadtests.live.streams

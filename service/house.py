@@ -22,7 +22,7 @@ from service.gateway.directory import Directory
 from service.gateway.doors import Doors
 from service.gateway.exchange import ByteBudget
 from service.gateway.server import build_protocol_factory
-from service.neighbours import Neighbours
+from service.neighbours import Neighbours, read_quota_figures
 from service.papers import Papers, Reread
 from service.record import open_record
 from service.runtime.account import Accountant, Accounts
@@ -175,6 +175,7 @@ class House(Papers):
             None if self.record is None else self.record.read_figures(),
             self._describe_discovery(),
             self.pressure.ceilings(), self._driver.demand(), kv,
+            read_quota_figures(self._quotas, self.neighbours),
         )  # fmt: skip
 
     def _describe_discovery(self) -> Discovered:

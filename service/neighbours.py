@@ -17,11 +17,13 @@ from service.runtime.driver import Driver
 from service.runtime.following import Following
 from service.runtime.leasing import Leasing
 from service.runtime.ports import Clock
+from service.runtime.quota import Quotas
 from service.runtime.sharing import LoadSharing
 from service.settings.build import find_allowances
 from service.settings.records import read_records
 from service.store.connect import RedisConfig
 from service.store.hub import Store
+from service.telemetry.gauges import QuotaFigures
 
 _log = logging.getLogger("sluice.store")
 
@@ -67,6 +69,11 @@ class Neighbours:
         """Tell the others, if they can be told, that this one is gone."""
         await self._store.close()
 
+    def combine(self, written: Mapping[TenantId, Allowance]) -> Mapping[TenantId, Allowance]:
+        """Guaranteed worker-seconds of the store's tenants and of the file's (``written``), which count where both name
+        one. The core keeps an equal part of them (``flow.band``)."""
+        return {**self.allowances, **written}
+
     def count_calls(self) -> Counter[tuple[str, Condition]]:
         """Calls so far, by what was asked and how that was answered."""
         load = Counter({("load", condition): count for condition, count in self.load.calls.items()})
@@ -84,3 +91,11 @@ class Neighbours:
         if allowances != self.allowances:
             self.allowances = allowances
             self._on_allowances()
+
+
+def read_quota_figures(quotas: Quotas, neighbours: Neighbours | None) -> QuotaFigures:
+    """What is counted of limits and of the store."""
+    if neighbours is None:
+        return QuotaFigures(quotas.accounts, quotas.counts)
+    leasing = neighbours.leasing
+    return QuotaFigures(quotas.accounts, quotas.counts, neighbours.count_calls(), leasing.away, leasing.replicas)

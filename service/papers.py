@@ -1,7 +1,6 @@
 """The configuration of a gateway while it runs: shown to operators, read again, applied as far as it can be."""
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ from service.runtime.decisions import DecisionLog
 from service.runtime.driver import Driver
 from service.runtime.pressure import Pressure
 from service.settings.build import Plan
-from service.settings.capacity import build_capacity, prove_plan, tell_proof
+from service.settings.capacity import find_oversold
 from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes, keep_started
 from service.settings.fault import SettingsRefusedError
 from service.settings.schema import Settings
@@ -28,8 +27,6 @@ from service.telemetry.budget import Budgets
 from service.telemetry.logs import RequestLog, set_level
 from service.telemetry.recorder import Recorder
 from service.workers.discovery import Discovery, StaticDiscovery
-
-_log = logging.getLogger("sluice.main")
 
 Reread = Callable[[], Plan]
 
@@ -79,7 +76,7 @@ class Papers:
 
     def _configure_core(self, flow: FlowConfig) -> None:
         if self.neighbours is not None:
-            flow = replace(flow, contracts={**self.neighbours.allowances, **flow.contracts})
+            flow = replace(flow, contracts=self.neighbours.combine(flow.contracts))
         self._decisions.note_config(flow, self._clock.now())
         self._driver.submit(Reconfigured(flow))
 
@@ -101,15 +98,8 @@ class Papers:
         return [], waiting
 
     def hold_against_capacity(self, plan: Plan) -> Sequence[str]:
-        """Whether what ``plan`` sells can be kept: why it is refused, or else a warning in the log and nothing."""
-        stats = self._driver.stats()
-        capacity = build_capacity(plan, stats.tokens_per_worker_minute, len(stats.workers))
-        told = tell_proof(prove_plan(plan, self._directory.stored_tenants(), capacity)) if plan.sells else []
-        if plan.settings.capacity.oversold == "refuse":
-            return [f"capacity: {fault} (sell less, or add workers)" for fault in told]
-        for fault in told:
-            _log.warning("contracts: %s", fault)
-        return []
+        """Why what ``plan`` sells cannot be kept, if it is to be refused for that; else the log has a warning."""
+        return find_oversold(plan, self._directory.stored_tenants(), self._driver.stats())
 
     def _read_again(self) -> tuple[Plan, Sequence[str], ssl.SSLContext | None]:
         """Everything that takes time: 5,000 tenants are read in some 0.5 s."""

@@ -37,7 +37,7 @@ def check(
     if admin is not None:
         seen = ask_admin(admin, "/admin/v1/queues", {})
         measured, workers = seen["tokens_per_worker_minute"], seen["usable_workers"]
-    stored = read_records(read_store(plan), plan.settings.tiers)
+    stored = read_records(read_store(plan).items(), plan.settings.tiers)
     written = {tenant.tenant_id for tenant in plan.tenants}
     tenants = [tenant for name, tenant in stored.tenants.items() if tenant is not None and name not in written]
     capacity = build_capacity(plan, measured, workers)

@@ -53,7 +53,7 @@ async def _read(plan: Plan) -> Mapping[str, bytes | None]:
         changes = await store.directory.fetch("", 0)
     finally:
         await store.hang_up()
-    return {} if changes is None else changes.records
+    return {} if changes is None else dict(changes.records)
 
 
 async def _write(plan: Plan, records: Mapping[str, str | None]) -> None:

@@ -1,6 +1,6 @@
 """What the shared store keeps of tenants and keys, as text under names; the store does not read what it says."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from service.domain.value import value
 
@@ -10,7 +10,8 @@ KEY, TENANT = "k:", "t:"
 
 @value
 class Changes:
-    """What is different since a version: texts by name, ``None`` for what is gone. ``whole``: these are all there are.
+    """What is different since a version: names with their texts, ``None`` for what is gone. ``whole``: these are all
+    there are.
 
     ``epoch`` is another one when the store has lost what it had: versions of two epochs cannot be compared.
     """
@@ -18,4 +19,4 @@ class Changes:
     epoch: str
     version: int
     whole: bool
-    records: Mapping[str, bytes | None]
+    records: Iterable[tuple[str, bytes | None]]

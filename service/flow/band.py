@@ -39,6 +39,11 @@ def is_guaranteed(band: int) -> bool:
     return band < EXCESS
 
 
+def is_excess(band: int) -> bool:
+    """Whether traffic of this band is above somebody's contract."""
+    return EXCESS <= band < BEST_EFFORT
+
+
 @dataclass(slots=True)
 class ContractBucket:
     """A contract's token bucket, filled at its rate up to its burst; below zero it is in debt."""

@@ -68,12 +68,14 @@ class Budget:
 
     def remaining(self, leased: bool, replicas: int, now: float) -> int:
         """What the tenant may still spend, as far as it is known here; >= 0."""
-        if leased:
-            return max(self.held + self.spare, 0)
-        return max(self.free(False, replicas, now), 0)
+        left = self.held + self.spare if leased else self.free(False, replicas, now)
+        return max(0, left)
 
     def resets_at(self, now: float) -> float:
         """When all of the limit will be free again if nothing more is spent."""
+        latest = self._own.clears_at()
+        if latest is not None and self._known is None:
+            return latest
         moments = [window.clears_at() for window in self._windows()]
         return max([moment for moment in moments if moment is not None], default=now)
 

@@ -64,13 +64,29 @@ class Grant:
     month_spent: int = 0
 
 
-def bound_overshoot(limit: int, replicas: int) -> int:
-    """The most that N gateways let pass above ``limit`` in any minute when they lose the store, wholly or in part::
+def bound_overshoot(limit: int, replicas: int, crashed: bool = False, forgotten: bool = False) -> int:
+    """The most that N gateways let pass above ``limit`` in any minute, to within a slot::
 
-        bound = (N - 1) * ceil(limit / N)
+        store away, for all of them or for some     (N - 1) * ceil(limit / N)
+        the same, and a gateway ``crashed``          N * ceil(limit / N)
+        store there, but ``forgotten`` everything    limit
 
-    Reached when one gateway had the whole limit a moment before and none of the others has heard of it: each of them
-    lets its share pass. One gateway alone never overshoots. The same number bounds requests at once. A store that comes
-    back empty is told by the gateways what they know; the bound holds there as long as the first to come knows it.
+    The first is reached when one gateway has spent the whole limit a moment before and none of the others has heard of
+    it: each of them lets its share pass. What a gateway spent that crashed within the minute nobody else need know. A
+    store that comes back empty is told by the gateways what they know; what is spent until the first who knows has come
+    is at most the limit once more. One gateway by itself never overshoots.
     """
-    return (replicas - 1) * ceil(limit / replicas)
+    if replicas <= 1:
+        return 0
+    if forgotten:
+        return limit
+    return (replicas - 1 + crashed) * ceil(limit / replicas)
+
+
+def bound_running_overshoot(limit: int, replicas: int) -> int:
+    """The most requests that N gateways let run at once above ``limit``: (N - 1) * limit.
+
+    What a gateway runs that has been cut off for longer than a lease is taken for ended by the others, as it is when
+    the gateway has crashed. While the store is there for all, none are above the limit.
+    """
+    return (replicas - 1) * limit

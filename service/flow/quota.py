@@ -26,6 +26,28 @@ class Limit(Enum):
     MONTH = "month"
 
 
+class Passage(Enum):
+    """Whether a request may go on."""
+
+    WITHIN = "within"
+    """It is within the contract."""
+
+    BEYOND = "beyond"
+    """It is above the contract, and runs as excess."""
+
+    REFUSED = "refused"
+    """It is above the contract, which does not want it to run."""
+
+    UNKNOWN = "unknown"
+    """Nobody can say, and this gateway's share is spent."""
+
+    CLOSED = "closed"
+    """Best effort has no share while nobody can say."""
+
+    LATER = "later"
+    """The store is asked."""
+
+
 @value
 class Shortfall:
     """There is not enough left. ``certain``: whoever were asked, nobody could find more. ``frees_at`` is when there may

@@ -13,6 +13,7 @@ from service.domain.request import Request
 from service.domain.tenant import Tenant
 from service.domain.tier import Tier
 from service.domain.units import RequestId, WorkerId
+from service.flow.quota import Passage
 from service.gateway.auth import Known, read_key
 from service.gateway.cors import CorsPolicy
 from service.gateway.exchange import Exchange
@@ -28,7 +29,7 @@ from service.gateway.refusal import Failing, Refused, check_body
 from service.gateway.responses import OPENAI, SUSPENDED, telling_of
 from service.gateway.routes import RESPONSE_PREFIX, ROUTES, STORED, Route
 from service.gateway.salts import CacheSalts
-from service.gateway.service_tier import choose_tier, find_tier
+from service.gateway.service_tier import choose_tier, find_tier, note_tier
 from service.gateway.stored import StoredResponses, read_response_path, start_stored
 from service.runtime.account import Settlement
 from service.runtime.advice import compute_retry_after_s
@@ -36,7 +37,7 @@ from service.runtime.guard import guard
 from service.runtime.journey import Journey, Outbound, Road
 from service.runtime.limits import RelayConfig
 from service.runtime.ports import TenantDirectory
-from service.runtime.quota import Passage, Quotas
+from service.runtime.quota import Quotas
 
 _log = logging.getLogger("sluice.corridor")
 
@@ -170,25 +171,17 @@ class Corridor:
         tier = find_tier(tenant.tier, self.config.tiers)
         if peeked.service_tier is not None:
             tier = choose_tier(tier, peeked.service_tier, self.config.tiers)
-            settlement.tier = tier.name
+            note_tier(settlement, tier)
         hints, budget_s = NO_HINTS, tier.queue_ttl_s or self.config.queue_ttl_s
         if DEADLINE in named or SESSION in named:
             hints, budget_s = read_hints(named, tenant.tenant_id, settlement.arrived_at, budget_s)
         request = Request(
-            settlement.request_id,
-            tenant.tenant_id,
-            tier.name,
-            tier.rank,
-            settlement.prompt_bytes,
-            peeked.max_output_tokens,
-            peeked.stream,
-            settlement.arrived_at,
-            settlement.arrived_at + budget_s,
-            hints.session,
-            pinned_to,
+            settlement.request_id, tenant.tenant_id, tier.name, tier.rank,
+            settlement.prompt_bytes, peeked.max_output_tokens, peeked.stream,
+            settlement.arrived_at, settlement.arrived_at + budget_s, hints.session, pinned_to,
             find_marks(peeked.fields, crc32(tenant.tenant_id.encode())) if len(body) >= LEAST_BYTES else (),
             hinted=hints.hinted,
-        )
+        )  # fmt: skip
         self._go_on(exchange, settlement, tenant, tier, peeked, request, hints, response_id)
 
     def _go_on(

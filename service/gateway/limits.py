@@ -5,10 +5,9 @@ from typing import assert_never
 
 from service.domain.contract import Contract
 from service.domain.outcome import Outcome
-from service.flow.quota import Limit, Shortfall
+from service.flow.quota import Limit, Passage, Shortfall
 from service.gateway.refusal import Refused
 from service.runtime.advice import compute_retry_after_s
-from service.runtime.quota import Passage
 
 
 def check_passage(

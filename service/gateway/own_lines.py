@@ -1,8 +1,9 @@
 """Renders the header lines of our own that every answer carries, the same on each."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 
-from service.domain.units import RequestId
+from service.domain.units import RequestId, WorkerId
 from service.gateway.cors import CorsPolicy
 from service.gateway.headers import is_sane_id
 from service.runtime.account import Settlement
@@ -35,3 +36,8 @@ class OwnLines:
         if b"origin" in named:
             lines += self.cors.headers_for(named[b"origin"])
         return lines
+
+
+def name_for_clients(salt: bytes, worker_id: WorkerId) -> bytes:
+    """A worker's name in answers: the same on every replica, and no address."""
+    return hashlib.blake2b(worker_id.encode(), key=salt[:64], digest_size=6).hexdigest().encode()

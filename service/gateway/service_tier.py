@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 
+from service.domain.mark import Mark
 from service.domain.outcome import Outcome
 from service.domain.tier import Tier
 from service.domain.units import TierName
 from service.gateway.refusal import Refused
+from service.runtime.account import Settlement
 
 _AS_CONTRACTED = frozenset(("auto", "scale", "standard_only"))
 """``auto`` is everybody's word for it; the others are OpenAI's and Anthropic's for what is not sold here."""
@@ -41,3 +43,10 @@ def choose_tier(contracted: Tier, asked: str, tiers: Mapping[TierName, Tier]) ->
             raise Refused(Outcome.MALFORMED, message, "service_tier")
         return contracted
     return wanted if wanted.rank > contracted.rank else contracted
+
+
+def note_tier(settlement: Settlement, served: Tier) -> None:
+    """Tell requested and served tier apart in the record, where they are not the same."""
+    if served.name != settlement.tier:
+        settlement.tier, settlement.tier_asked = served.name, settlement.tier
+        settlement.marks |= {Mark.DOWNGRADED}

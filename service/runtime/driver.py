@@ -12,6 +12,7 @@ from service.domain.outcome import Outcome
 from service.domain.replica import ReplicaReport
 from service.domain.request import Request
 from service.domain.units import RequestId, WorkerId
+from service.flow.band import is_excess
 from service.flow.config import Reconfigured
 from service.flow.controller import FlowController
 from service.flow.stats import DemandStats, FlowStats
@@ -36,6 +37,10 @@ class Passenger(Protocol):
 
     def on_refuse(self, outcome: Outcome, retry_after_s: float | None) -> None:
         """It will not be served."""
+        ...
+
+    def on_excess(self) -> None:
+        """It is above its contract."""
         ...
 
     def on_revoke(self, outcome: Outcome) -> None:
@@ -175,10 +180,14 @@ class Driver:
 def _carry_out(command: Command, passenger: Passenger) -> None:
     match command:
         case Dispatch():
+            if command.grounds is not None and is_excess(command.grounds.band):
+                passenger.on_excess()
             passenger.on_dispatch(command.worker_id, command.attempt)
         case Enqueue():
             passenger.on_enqueue()
         case Refuse():
+            if command.grounds is not None and is_excess(command.grounds.band):
+                passenger.on_excess()
             passenger.on_refuse(command.outcome, command.retry_after_s)
         case Revoke():
             passenger.on_revoke(command.outcome)

@@ -8,6 +8,7 @@ the time are all plain calls on the loop. How it ends is told in :mod:`service.r
 from collections.abc import Callable
 
 from service.domain.event import FailureCause, FirstTokenSeen, RequestArrived
+from service.domain.mark import Mark
 from service.domain.outcome import Outcome
 from service.domain.permit import PermitEnding
 from service.domain.units import WorkerId
@@ -21,6 +22,7 @@ __all__ = ["Journey", "Outbound", "Road", "Stage"]
 # Looking a member up in its Enum costs as much as the rest of a line that uses it.
 _RUNNING, _ENDED = Stage.RUNNING, Stage.ENDED
 _SERVED, _COMPLETED = PermitEnding.SERVED, Outcome.COMPLETED
+_EXCESS = frozenset((Mark.EXCESS,))
 _EVENT_STREAM = b"content-type: text/event-stream; charset=utf-8\r\n"
 
 
@@ -69,6 +71,13 @@ class Journey(Ending):
         self.stage = Stage.ENDED
         self._answer_refusal(outcome, retry_after_s)
         self._end(outcome)
+
+    def on_excess(self) -> None:
+        """It is above its contract: say so in the answer and in the record."""
+        if not self.settlement.excess:
+            self.settlement.excess = True
+            self.settlement.marks |= _EXCESS
+            self._head += b"x-sluice-excess: true\r\n"
 
     def on_revoke(self, outcome: Outcome) -> None:
         """Leave the worker; ``outcome`` is how it ends if its answer has begun."""

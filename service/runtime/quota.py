@@ -7,16 +7,17 @@ does not suffice is put aside until the store has spoken, for 45 ms at most.
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from enum import Enum
 from typing import Protocol
 
 from service.domain.contract import Contract, Excess
 from service.domain.estimate import Estimate
+from service.domain.mark import Mark
 from service.domain.request import Request
 from service.domain.tenant import Tenant
 from service.domain.units import TenantId
+from service.flow.budget import Budget
 from service.flow.charge import Spending, compute_charge
-from service.flow.quota import Account, Reservation, Shortfall
+from service.flow.quota import Account, Passage, Reservation, Shortfall
 from service.flow.window import SPAN_S
 from service.runtime.account import PATIENCE, Settlement
 from service.runtime.leasing import Leasing, resume
@@ -34,28 +35,7 @@ _LOOKED_AT = 512
 """Accounts looked at in one beat, whether they can be forgotten."""
 
 _RUN = Excess.RUN
-
-
-class Passage(Enum):
-    """Whether a request may go on."""
-
-    WITHIN = "within"
-    """It is within the contract."""
-
-    BEYOND = "beyond"
-    """It is above the contract, and runs as excess."""
-
-    REFUSED = "refused"
-    """It is above the contract, which does not want it to run."""
-
-    UNKNOWN = "unknown"
-    """Nobody can say, and this gateway's share is spent."""
-
-    CLOSED = "closed"
-    """Best effort has no share while nobody can say."""
-
-    LATER = "later"
-    """The store is asked."""
+_EXCESS = frozenset((Mark.EXCESS,))
 
 
 class Foresight(Protocol):
@@ -130,6 +110,7 @@ class Quotas:
                 return charged
             settlement.reservation = account.admit_beyond(prompt, output, now, self._month)
             settlement.excess = True
+            settlement.marks |= _EXCESS
             self.counts[Passage.BEYOND] += 1
         if leasing is not None:
             leasing.touch(tenant.tenant_id, account)
@@ -231,22 +212,33 @@ class Quotas:
 def render_limits(account: Account, now: float) -> bytes:
     """Header lines that say what is left of requests and tokens, and in how long all of it will be there again."""
     lines = b""
-    leased, replicas = not account.by_share, account.replicas
-    for name, budget in ((b"requests", account.requests), (b"tokens", account.tokens)):
-        if budget is not None:
-            left = budget.remaining(leased, replicas, now)
-            lines += b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %d\r\nx-ratelimit-reset-%b: %b\r\n" % (
-                name, budget.limit, name, left, name, render_duration(budget.resets_at(now) - now),
-            )  # fmt: skip
+    if account.requests is not None:
+        lines = _render_limit(b"requests", account.requests, account, now)
+    if account.tokens is not None:
+        lines += _render_limit(b"tokens", account.tokens, account, now)
     return lines
+
+
+def _render_limit(name: bytes, budget: Budget, account: Account, now: float) -> bytes:
+    left = budget.remaining(not account.by_share, account.replicas, now)
+    return b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %d\r\nx-ratelimit-reset-%b: %b\r\n" % (
+        name, budget.limit, name, left, name, render_duration(budget.resets_at(now) - now),
+    )  # fmt: skip
 
 
 def render_duration(length_s: float) -> bytes:
     """As ``1s`` or ``6m0s``, whole seconds, rounded up."""
     seconds = int(-(-length_s // 1))
+    return _DURATIONS[seconds] if 0 <= seconds < len(_DURATIONS) else _spell(seconds)
+
+
+def _spell(seconds: int) -> bytes:
     if seconds < 60:
         return b"%ds" % seconds
     minutes, seconds = divmod(seconds, 60)
     if minutes < 60:
         return b"%dm%ds" % (minutes, seconds)
     return b"%dh%dm%ds" % (minutes // 60, minutes % 60, seconds)
+
+
+_DURATIONS = tuple(_spell(seconds) for seconds in range(64))

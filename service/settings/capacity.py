@@ -1,10 +1,14 @@
 """Holds contracts against capacity: as configured, or else as a running gateway has measured it."""
 
+import logging
 from collections.abc import Iterable
 
 from service.domain.tenant import Tenant
 from service.flow.proof import Capacity, Proof, prove
+from service.flow.stats import FlowStats
 from service.settings.build import Plan
+
+_log = logging.getLogger("sluice.contracts")
 
 
 def build_capacity(plan: Plan, tokens_per_minute: float | None = None, workers: int = 0) -> Capacity:
@@ -23,6 +27,20 @@ def build_capacity(plan: Plan, tokens_per_minute: float | None = None, workers: 
 def prove_plan(plan: Plan, stored: Iterable[Tenant], capacity: Capacity) -> Proof:
     """Everything that is sold, in the file and in the store."""
     return prove((*plan.tenants, *stored), plan.corridor.tiers, capacity)
+
+
+def find_oversold(plan: Plan, stored: Iterable[Tenant], stats: FlowStats) -> list[str]:
+    """Why a gateway that sees ``stats`` must refuse ``plan``; if it is only to be warned, the log has that. Where
+    nobody has a contract nothing was promised that could be held against capacity."""
+    if not plan.sells:
+        return []
+    capacity = build_capacity(plan, stats.tokens_per_worker_minute, len(stats.workers))
+    told = tell_proof(prove_plan(plan, stored, capacity))
+    if plan.settings.capacity.oversold == "refuse":
+        return [f"capacity: {fault} (sell less, or add workers)" for fault in told]
+    for fault in told:
+        _log.warning("contracts: %s", fault)
+    return []
 
 
 def tell_proof(proof: Proof) -> list[str]:

@@ -1,17 +1,22 @@
-"""Translates what the shared store keeps of tenants and keys into what the rooms know, and back."""
+"""Translates what the shared store keeps of tenants and keys into what the rooms know, and back.
+
+What is written was checked against the schema of the file; what is read is checked for names and kinds alone, since a
+gateway that starts reads a hundred thousand of them.
+"""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+import msgspec
+from pydantic import Field
 
-from service.domain.contract import Contract
+from service.domain.contract import Allowance, Contract, Excess
+from service.domain.mark import UNMARKED, Mark
 from service.domain.record import KEY, TENANT
 from service.domain.tenant import Tenant
-from service.domain.units import TenantId
-from service.settings.build import build_tenant
+from service.domain.units import TenantId, TierName
 from service.settings.parts import Part
 from service.settings.sold import TenantSettings
 
@@ -27,6 +32,37 @@ class KeyRecord(Part):
     expires_at: float | None = None
 
 
+class _StoredContract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrency: int | None = None
+    tokens_per_month: int | None = None
+    worker_seconds_rate: float | None = None
+    worker_seconds_burst: float | None = None
+    stream_continuation: bool = True
+
+
+class _StoredTenant(msgspec.Struct, forbid_unknown_fields=True):
+    id: str
+    tier: str
+    suspended: bool = False
+    models: list[str] = []
+    synthetic: bool = False
+    credits: str = "standard"
+    contract: _StoredContract | None = None
+    excess: str = "refuse"
+
+
+class _StoredKey(msgspec.Struct):
+    tenant: str
+    expires_at: float | None = None
+
+
+_TENANT = msgspec.json.Decoder(_StoredTenant)
+_KEY = msgspec.json.Decoder(_StoredKey)
+_Sold = dict[tuple[_StoredContract, str, str], Contract]
+
+
 @dataclass(slots=True)
 class Records:
     """What is told; ``None`` for what is gone. ``refused`` could not be read, by name and reason."""
@@ -36,21 +72,23 @@ class Records:
     refused: list[tuple[str, str]] = field(default_factory=list)
 
 
-def read_records(texts: Mapping[str, bytes | None], tiers: Collection[str]) -> Records:
+def read_records(texts: Iterable[tuple[str, bytes | None]], tiers: Collection[str]) -> Records:
     """Translate texts by name. A tenant of a tier that is not configured is refused, and with it its keys mean nothing;
     equal contracts are one object, since many tenants buy the same."""
     found = Records()
-    contracts: dict[Contract, Contract] = {}
+    sold: _Sold = {}
     names: dict[str, TenantId] = {}
-    for name, text in texts.items():
+    offered = {name: TierName(name) for name in tiers}
+    for name, text in texts:
         kind, rest = name[: len(KEY)], name[len(KEY) :]
         try:
             if kind == TENANT:
-                found.tenants[TenantId(rest)] = None if text is None else _read_tenant(rest, text, tiers, contracts)
+                tenant_id = names.setdefault(rest, TenantId(rest))
+                found.tenants[tenant_id] = None if text is None else _read_tenant(tenant_id, text, offered, sold)
             elif kind == KEY:
                 found.keys[bytes.fromhex(rest)] = None if text is None else _read_key(text, names)
-        except (ValidationError, ValueError) as error:
-            found.refused.append((rest[:64] if kind == TENANT else "a key", str(error).splitlines()[0]))
+        except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+            found.refused.append((rest[:64] if kind == TENANT else "a key", str(error)))
             if kind == TENANT:
                 found.tenants[TenantId(rest)] = None
     return found
@@ -67,15 +105,32 @@ def write_key(digest: bytes, key: KeyRecord) -> tuple[str, str]:
     return KEY + digest.hex(), json.dumps(key.model_dump(exclude_none=True))
 
 
-def _read_tenant(name: str, text: bytes, tiers: Collection[str], contracts: dict[Contract, Contract]) -> Tenant:
-    written = TenantSettings.model_validate_json(text)
-    if written.id != name:
+def _read_tenant(tenant_id: TenantId, text: bytes, offered: Mapping[str, TierName], sold: _Sold) -> Tenant:
+    written = _TENANT.decode(text)
+    tier = offered.get(written.tier)
+    if written.id != tenant_id:
         raise ValueError("its name is another tenant's")
-    if written.tier not in tiers:
+    if tier is None:
         raise ValueError(f"there is no tier {written.tier!r}")
-    return build_tenant(written, contracts)
+    contract: Contract | None = None
+    if written.contract is not None:
+        terms = (written.contract, written.excess, written.credits)
+        contract = sold.get(terms)
+        if contract is None:
+            contract = sold[terms] = _build_contract(*terms)
+    marks = frozenset((Mark.SYNTHETIC,)) if written.synthetic else UNMARKED
+    return Tenant(tenant_id, tier, written.suspended, frozenset(written.models), contract, marks)
+
+
+def _build_contract(written: _StoredContract, excess: str, ladder: str) -> Contract:
+    rate, burst = written.worker_seconds_rate, written.worker_seconds_burst
+    return Contract(
+        written.requests_per_minute, written.tokens_per_minute, written.concurrency, written.tokens_per_month,
+        None if rate is None or burst is None else Allowance(rate, burst),
+        Excess(excess), ladder, written.stream_continuation,
+    )  # fmt: skip
 
 
 def _read_key(text: bytes, names: dict[str, TenantId]) -> tuple[TenantId, float | None]:
-    key = KeyRecord.model_validate_json(text)
+    key = _KEY.decode(text)
     return names.setdefault(key.tenant, TenantId(key.tenant)), key.expires_at

@@ -73,7 +73,7 @@ class LeaseBook:
             mine.number = report.number
             self._months[month] += report.month_spent
             _take_in(page, report, slot)
-        held_requests, held_tokens, running = _look_at_others(page, mine, slot, now)
+        held_requests, held_tokens, running = _look_at_others(page, mine, now)
         mine.expires_at = now + LEASE_S
         requests_share = _share_out(report.requests, page.requests, held_requests, slot)
         tokens_share = _share_out(report.tokens, page.tokens, held_tokens, slot)
@@ -96,16 +96,17 @@ def _take_in(page: _Page, report: Report, present: int) -> None:
             _add(slots, present - ago, amount)
 
 
-def _look_at_others(page: _Page, mine: _Holder, present: int, now: float) -> tuple[int, int, int]:
-    """What the others hold. A lease that has run out is taken for spent until its holder is heard of again."""
+def _look_at_others(page: _Page, mine: _Holder, now: float) -> tuple[int, int, int]:
+    """What the others hold. A lease that has run out is taken for spent at its end, until its holder is heard of."""
     requests = tokens = running = 0
     for name, other in list(page.holders.items()):
         if other is mine:
             continue
         if other.expires_at <= now and other.charged is None:
-            other.charged = (present, other.requests, other.tokens)
-            _add(page.requests, present, other.requests)
-            _add(page.tokens, present, other.tokens)
+            slot = int(other.expires_at // GRAIN_S)
+            other.charged = (slot, other.requests, other.tokens)
+            _add(page.requests, slot, other.requests)
+            _add(page.tokens, slot, other.tokens)
             other.requests = other.tokens = other.running = 0
         elif other.expires_at + 2 * SPAN_S <= now:
             del page.holders[name]

@@ -95,9 +95,10 @@ local gone = {}
 for name, other in pairs(holders) do
   if name ~= gateway then
     if other[4] <= now and other[6] < 0 then
-      other[6], other[7], other[8] = present, other[1], other[2]
-      add('r', present, other[1])
-      add('t', present, other[2])
+      local slot = math.floor(other[4] / grain)
+      other[6], other[7], other[8] = slot, other[1], other[2]
+      add('r', slot, other[1])
+      add('t', slot, other[2])
       other[1], other[2], other[3] = 0, 0, 0
     elseif other[4] + 2 * kept * grain <= now then
       gone[#gone + 1] = name

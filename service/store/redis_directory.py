@@ -1,7 +1,7 @@
 """Records of tenants and keys in Redis: written whole by one script, followed by version."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ class RedisDirectory:
         if not names:
             return None
         texts = await bounded(self._read(names), self._limit_s)
-        return Changes(present, latest, False, {name.decode(): text for name, text in zip(names, texts, strict=True)})
+        return Changes(present, latest, False, [(name.decode(), text) for name, text in zip(names, texts, strict=True)])
 
     async def write(self, records: Mapping[str, str | None]) -> int:
         """Put or, with ``None``, remove records; the answer is the version from which they are in force.
@@ -71,14 +71,29 @@ class RedisDirectory:
 
     async def _load(self, epoch: str, version: int) -> Changes:
         """Everything, page by page. What changes meanwhile has a later version and is fetched by the next call."""
-        records: dict[str, bytes | None] = {}
-        cursor = 0
+        script = Path(__file__).with_name("directory_page.lua").read_text()
+        pages: list[bytes] = []
+        cursor = b"0"
         while True:
-            cursor, page = await bounded(self._scan(cursor), _LOAD_LIMIT_S)
-            records.update({name.decode(): text for name, text in page.items()})
-            if not cursor:
-                return Changes(epoch, version, True, records)
+            cursor, page = await bounded(self._scan(script, cursor), _LOAD_LIMIT_S)
+            if page:
+                pages.append(page)
+            if cursor == b"0":
+                return Changes(epoch, version, True, _Pages(pages))
 
-    async def _scan(self, cursor: int) -> tuple[int, dict[bytes, bytes]]:
-        page: Any = await self._client.hscan(RECORDS, cursor, count=_PAGE)
+    async def _scan(self, script: str, cursor: bytes) -> tuple[bytes, bytes]:
+        page: Any = await self._client.eval(script, 1, RECORDS, cursor, _PAGE)
         return page[0], page[1]
+
+
+class _Pages:
+    """Names with their texts, taken apart page by page: memory for all of them at once would stay with the process.
+    A name may come twice, as the scan of a hash that grows may say it."""
+
+    def __init__(self, pages: list[bytes]) -> None:
+        self._pages = pages
+
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        for page in self._pages:
+            parts = page.split(b"\0")  # JSON has no zero bytes
+            yield from zip([name.decode() for name in parts[::2]], parts[1::2], strict=True)

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterable
 
+from service.domain.condition import Condition
 from service.domain.event import FailureCause
 from service.domain.kind import GENERATING_KINDS
 from service.domain.outcome import Outcome
 from service.flow.band import Claim
+from service.flow.quota import Passage
 from service.slo.cause import Cause
 from service.slo.objective import Indicator
 from service.slo.window import THIRTY_DAYS, write_duration
 from service.telemetry.kinds import Metric
-from service.telemetry.labels import KINDS, NO_TIER, OTHER_KIND, Stage, WorkerPhase, can_occur
+from service.telemetry.labels import KINDS, NO_TIER, OTHER_KIND, STORE_CALL_KINDS, Stage, WorkerPhase, can_occur
 from service.telemetry.metrics import METRICS, PROCESS_METRICS, TIER_EDGES
 from service.telemetry.prober_metrics import PROBER_METRICS
 from service.telemetry.scaler_metrics import SCALER_METRICS
@@ -67,6 +69,9 @@ def _render_labels() -> str:
         ("result", f"{_quote(result.value for result in COUNTED)}; what does not apply to a request is not counted"),
         ("window", f"{_quote(map(write_duration, THIRTY_DAYS.windows_s))}"),
         ("model", "the configured model"),
+        ("passage", _quote(passage.value for passage in Passage)),
+        ("call", _quote(STORE_CALL_KINDS)),
+        ("condition", _quote(condition.value for condition in Condition)),
         ("band", "a band of the core by number: below 32 guaranteed by rank, below 64 excess, 64 best effort"),
         ("pool", "the scaler's pool"),
         ("part", "`forecast`, `reactive`, `burn`, `wanted`"),

@@ -4,10 +4,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from service.domain.condition import Condition
 from service.domain.units import WorkerId
+from service.flow.quota import Passage
 from service.flow.stats import DemandStats, FlowStats
 from service.telemetry.kinds import Family, Metric
-from service.telemetry.labels import WorkerPhase, phase_of
+from service.telemetry.labels import STORE_CALL_KINDS, WorkerPhase, phase_of
 from service.telemetry.metrics import (
     BODY_BYTES,
     BROWNOUT_LEVEL,
@@ -18,6 +20,7 @@ from service.telemetry.metrics import (
     DISCOVERY_FAILURES,
     DISCOVERY_MISSED,
     DRAINING,
+    GATEWAYS,
     IN_FLIGHT,
     JOURNAL_DROPPED,
     LEDGER_AWAY,
@@ -33,8 +36,12 @@ from service.telemetry.metrics import (
     QUEUED_REQUESTS,
     QUEUED_TOKENS,
     QUEUED_WORK,
+    QUOTA_ACCOUNTS,
+    QUOTA_DECISIONS,
     REPLICAS,
     REPLICAS_SILENT,
+    STORE_AWAY,
+    STORE_CALLS,
     WORKER_HEALTHY,
     WORKER_KV,
     WORKER_LOAD_AGE,
@@ -70,6 +77,17 @@ class Discovered:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaFigures:
+    """Decisions about limits; calls of the store by what was asked and the answer, empty without a store."""
+
+    accounts: int
+    decisions: Mapping[Passage, int]
+    calls: Mapping[tuple[str, Condition], int] = field(default_factory=dict)
+    store_away: bool | None = None
+    gateways: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state at one moment. ``None`` and workers that are not in ``load_ages_s`` mean: nobody knows."""
 
@@ -85,6 +103,7 @@ class Snapshot:
     ceilings: Mapping[str, float] = field(default_factory=dict)
     demand: DemandStats | None = None
     kv_ratios: Mapping[WorkerId, float | None] = field(default_factory=dict)
+    quotas: QuotaFigures | None = None
 
 
 def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
@@ -114,6 +133,7 @@ def read_gauges(snapshot: Snapshot) -> Iterator[Family]:
     yield Family(CEILING, [((band,), ceiling) for band, ceiling in snapshot.ceilings.items()])
     yield _single(MAINTENANCE, int(snapshot.maintenance))
     yield _single(JOURNAL_DROPPED, snapshot.journal_dropped)
+    yield from _read_quotas(snapshot.quotas)
     discovery = snapshot.discovery
     yield _single(DISCOVERY_AGE, None if discovery is None else discovery.age_s)
     yield _single(DISCOVERY_FAILURES, None if discovery is None else discovery.failures)
@@ -129,6 +149,18 @@ def _read_record(record: RecordFigures | None) -> Iterator[Family]:
     yield _single(LEDGER_SPOOL_BYTES, None if record is None else record.spool_bytes)
     yield _single(LEDGER_SPOOL_BYTES_MAX, None if record is None else record.spool_bytes_max)
     yield _single(LEDGER_AWAY, None if record is None else int(record.database_away))
+
+
+def _read_quotas(quotas: QuotaFigures | None) -> Iterator[Family]:
+    decisions = {} if quotas is None else quotas.decisions
+    yield Family(QUOTA_DECISIONS, [((passage.value,), count) for passage, count in decisions.items()])
+    yield _single(QUOTA_ACCOUNTS, None if quotas is None else quotas.accounts)
+    away = None if quotas is None else quotas.store_away
+    calls = {} if quotas is None or away is None else quotas.calls
+    kinds = [(call, condition) for call in STORE_CALL_KINDS for condition in Condition if away is not None]
+    yield Family(STORE_CALLS, [((call, condition.value), calls.get((call, condition), 0)) for call, condition in kinds])
+    yield _single(STORE_AWAY, None if away is None else int(away))
+    yield _single(GATEWAYS, None if quotas is None else quotas.gateways)
 
 
 def _read_demand(demand: DemandStats | None) -> Iterator[Family]:

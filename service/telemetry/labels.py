@@ -22,6 +22,9 @@ KINDS = (*GENERATING_KINDS, "messages_count_tokens", "embeddings", "tokenize", "
 OTHER_KIND = "other"
 """A route that this room was not told of. Its series appears only if that happens."""
 
+STORE_CALL_KINDS = ("count", "exchange", "directory", "load")
+"""What the shared store is asked: how many gateways there are, leases of quota, tenants and keys, load."""
+
 _RESPONSE_KINDS = ("responses", STORED_KIND)
 
 

@@ -210,6 +210,29 @@ CONNECTIONS = _declare.gauge(
     "sluice_connections", "connections", "Open client connections; absent if the listener does not say."
 )  # fmt: skip
 
+# ---------------------------------------------------------------- contracts, and what gateways share
+
+QUOTA_DECISIONS = _declare.counter(
+    "sluice_quota_decisions_total", "decisions",
+    "Looks at the limits of a contract, by what became of them; later ones of the same request count too.",
+    "passage",
+)  # fmt: skip
+QUOTA_ACCOUNTS = _declare.gauge(
+    "sluice_quota_accounts", "accounts", "Tenants with limits that sent something within the last minutes."
+)  # fmt: skip
+STORE_CALLS = _declare.counter(
+    "sluice_store_calls_total", "calls",
+    "Calls of the shared store, by what was asked and how it answered; absent without a store.",
+    "call", "condition",
+)  # fmt: skip
+STORE_AWAY = _declare.gauge(
+    "sluice_store_away", "",
+    "1 while quotas go on from shares because the shared store does not answer, else 0; absent without a store.",
+)  # fmt: skip
+GATEWAYS = _declare.gauge(
+    "sluice_gateways", "gateways", "Gateways by which shares are reckoned, this one too; absent without a store."
+)  # fmt: skip
+
 # ---------------------------------------------------------------- the process
 
 LOOP_LAG = _declare.histogram(

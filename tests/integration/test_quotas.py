@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from service.domain.contract import Contract, Excess
+from service.domain.contract import Allowance, Contract, Excess
 from service.domain.tenant import Tenant
 from service.domain.tier import Tier
 from service.domain.units import TenantId, TierName
+from service.flow.config import FlowConfig
 from tests.support.gateway import MODEL, running_gateway
 from tests.support.raw_client import RawClient
 from tests.support.until import until
@@ -79,7 +80,7 @@ async def test_exactly_the_limit_passes_of_a_burst():
         error = refused[0].json()["error"]
         assert error["code"] == "rate_limit_exceeded"
         assert "100 requests per minute" in error["message"]
-        assert 50 < int(headers["retry-after"]) <= 61
+        assert 50 < int(headers["retry-after"]) <= 62
         assert headers["x-ratelimit-limit-requests"] == "100"
         assert headers["x-ratelimit-remaining-requests"] == "0"
         assert headers["x-ratelimit-reset-requests"] in ("1m0s", "1m1s")
@@ -185,6 +186,18 @@ async def test_excess_runs_marked_and_lower():
         assert dict(second.headers)["x-sluice-tier"] == "default"
         settled = await gateway.settled(2)
         assert [one.excess for one in settled] == [False, True]
+
+
+async def test_what_is_above_the_contracts_worker_seconds_is_marked():
+    tiny = FlowConfig(requests_per_new_worker=1024, tiers=TIERS, contracts={TenantId("limited"): Allowance(1e-6, 1e-6)})
+    async with (
+        ScriptedWorker() as worker,
+        running_gateway([worker.port], tenants=limited(work=Allowance(1e-6, 1e-6)), tiers=TIERS, flow=tiny) as gateway,
+    ):
+        told = [dict((await ask(gateway.port)).headers).get("x-sluice-excess") for _ in range(2)]
+        assert told == [None, "true"]
+        settled = await gateway.settled(2)
+        assert [{mark.value for mark in one.marks} for one in settled] == [set(), {"excess"}]
 
 
 async def test_a_month_that_is_used_up():

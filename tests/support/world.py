@@ -93,6 +93,9 @@ class Traveller:
     def on_refuse(self, outcome: Outcome, retry_after_s: float | None) -> None:
         self.end()
 
+    def on_excess(self) -> None:
+        """Nothing is told of it here."""
+
     def on_revoke(self, outcome) -> None:
         self.cancel()
         if self.first_token_seen:

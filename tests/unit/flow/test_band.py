@@ -4,7 +4,7 @@ import pytest
 
 from service.domain.contract import Allowance, Measure
 from service.domain.tier import Tier
-from service.flow.band import BEST_EFFORT, EXCESS, RANKS_MAX, ContractBucket, classify, is_guaranteed
+from service.flow.band import BEST_EFFORT, EXCESS, RANKS_MAX, ContractBucket, classify, is_excess, is_guaranteed
 
 REQUESTS = Allowance(1.0, 2.0, Measure.REQUESTS)
 WORK = Allowance(1.0, 2.0)
@@ -22,6 +22,10 @@ def test_bands_go_from_promises_to_excess_to_best_effort():
 
 def test_only_what_was_promised_is_guaranteed():
     assert [is_guaranteed(band) for band in (0, RANKS_MAX - 1, EXCESS, BEST_EFFORT)] == [True, True, False, False]
+
+
+def test_what_is_above_a_contract_is_told_from_what_was_never_promised():
+    assert [is_excess(band) for band in (0, EXCESS, BEST_EFFORT - 1, BEST_EFFORT)] == [False, True, True, False]
 
 
 def test_a_burst_passes_and_then_the_rate():

@@ -6,7 +6,8 @@ from service.domain.contract import Contract
 from service.domain.outcome import Outcome
 from service.flow.budget import Budget
 from service.flow.charge import Spending, compute_charge
-from service.flow.quota import Account, Limit, Reservation, Shortfall
+from service.flow.lease import Grant, Share, bound_overshoot, bound_running_overshoot
+from service.flow.quota import Account, Limit, Needed, Reservation, Shortfall
 from service.flow.window import GRAIN_S, SPAN_S, SlidingWindow, is_past, leaves_at, slot_of
 
 MONTH = 24312
@@ -218,3 +219,92 @@ def test_what_a_request_is_charged(outcome, what, charge):
 
 def test_slots_divide_the_minute():
     assert SPAN_S / GRAIN_S == 120
+
+
+# ---------------------------------------------------------------- leases
+
+
+def grant(held, spare=0, spent=(), running=0, month=0):
+    share = Share(held, spare, list(spent))
+    return Grant(False, share, share, running, month)
+
+
+def test_the_bound_is_zero_for_one_and_a_limit_at_most():
+    assert bound_overshoot(100, 1) == bound_overshoot(100, 1, crashed=True, forgotten=True) == 0
+    assert bound_running_overshoot(100, 1) == 0
+    assert bound_overshoot(100, 4) == 75
+    assert bound_overshoot(100, 4, crashed=True) == 100
+    assert bound_overshoot(100, 4, forgotten=True) == 100
+
+
+def test_only_what_is_leased_is_spent_and_the_last_word_is_believed():
+    one = account(requests_per_minute=10, tokens_per_minute=1000)
+    one.by_share = False
+    first = reserve(one, 0.0, 10, 10)
+    assert (first.certain, first.limit) == (False, Limit.REQUESTS)  # nothing was asked for yet
+    report = one.draw_up(Needed(1, 20, 1), 0.0, MONTH)
+    assert (report.fresh, report.requests.want, report.tokens.needed) == (True, 2, 20)
+    one.accept(report, grant(2, 3), 0.0, 0.0)
+    assert one.holds
+    assert isinstance(reserve(one, 0.1, 0, 1), Reservation)
+    assert one.requests.remaining(True, 1, 0.1) == 4
+    assert isinstance(reserve(one, 0.2, 0, 1), Reservation)
+    assert reserve(one, 0.3, 0, 1).certain is False  # more may be had
+    report = one.draw_up(Needed(1, 1, 1), 0.4, MONTH)
+    assert report.requests.spent == [(0, 2)]
+    one.accept(report, grant(0, 0, [(0, 10)]), 0.4, 0.4)
+    short = reserve(one, 0.5, 0, 1)
+    assert (short.certain, short.frees_at) == (True, leaves_at(0))
+    assert reserve(one, 9.0, 0, 1).certain is False  # the lease is over
+
+
+def test_a_report_is_the_same_until_it_was_heard():
+    one = account(requests_per_minute=10, tokens_per_month=100)
+    reserve(one, 0.0, 5, 0)
+    first = one.draw_up(Needed(), 1.0, MONTH)
+    reserve(one, 1.1, 7, 0)
+    again = one.draw_up(Needed(), 1.2, MONTH)
+    assert (first.number, first.requests.spent, first.month_spent) == (again.number, [(2, 1)], 5)
+    assert (again.requests.spent, again.month_spent) == ([(2, 1)], 5)
+    assert one.month_left(MONTH) == 88
+    one.accept(again, grant(3, month=50), 1.2, 1.3)
+    assert one.requests.held == 2  # the second was spent meanwhile
+    assert one.month_left(MONTH) == 43
+    later = one.draw_up(Needed(), 1.4, MONTH)
+    assert (later.number > again.number, later.requests.spent, later.month_spent) == (True, [(0, 1)], 7)
+
+
+def test_a_store_that_has_forgotten_is_told():
+    one = account(requests_per_minute=10)
+    report = one.draw_up(Needed(), 0.0, MONTH)
+    one.accept(report, grant(1, 2, [(4, 7)]), 0.0, 0.0)
+    report = one.draw_up(Needed(), 1.0, MONTH)
+    assert (report.fresh, report.requests.recall) == (False, [])
+    one.accept(report, Grant(lost=True), 1.0, 1.0)
+    report = one.draw_up(Needed(), 1.0, MONTH)
+    assert (report.fresh, report.requests.recall) == (True, [(6, 7)])
+
+
+def test_an_answer_of_another_month_or_another_contract_changes_what_it_can():
+    one = account(requests_per_minute=10, tokens_per_minute=10, tokens_per_month=100)
+    report = one.draw_up(Needed(), 0.0, MONTH)
+    one.reconfigure(Contract(tokens_per_month=100))
+    assert one.month_left(MONTH + 1) == 100
+    one.accept(report, grant(5, month=90), 0.0, 0.0)
+    assert one.month_left(MONTH + 1) == 100
+    assert not one.holds
+
+
+def test_what_runs_is_held_and_renewed():
+    one = account(concurrency=8)
+    one.by_share = False
+    report = one.draw_up(Needed(0, 0, 2), 0.0, MONTH)
+    assert (report.want_running, report.limit_running) == (4, 8)
+    one.accept(report, Grant(False, held_running=2), 0.0, 0.0)
+    held = [reserve(one, 0.1) for _ in range(3)]
+    assert [type(answer) for answer in held] == [Reservation, Reservation, Shortfall]
+    assert not held[2].certain
+    report = one.draw_up(Needed(0, 0, 1), 0.2, MONTH)
+    one.accept(report, Grant(False, held_running=2), 0.2, 0.2)
+    assert reserve(one, 0.3).certain
+    assert one.holds

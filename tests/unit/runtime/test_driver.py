@@ -41,6 +41,9 @@ class Passenger:
     def on_refuse(self, outcome, retry_after_s):
         self.log.append((self.name, "refuse", outcome))
 
+    def on_excess(self):
+        """Nothing is told of it here."""
+
     def on_revoke(self, outcome):
         self.log.append((self.name, "revoke"))
 

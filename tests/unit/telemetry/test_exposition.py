@@ -7,9 +7,11 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from service.domain.condition import Condition
+from service.flow.quota import Passage
 from service.flow.stats import FlowStats, WorkerStats
 from service.telemetry.exposition import OPENMETRICS, TEXT, Exposition, prefers_openmetrics
-from service.telemetry.gauges import Snapshot
+from service.telemetry.gauges import QuotaFigures, Snapshot
 from service.telemetry.lag import LoopLag
 from service.telemetry.metrics import METRICS, PROCESS_METRICS
 from service.telemetry.recorder import Recorder
@@ -171,3 +173,15 @@ def test_promtool_finds_nothing_to_say():
     ours = b"".join(line + b"\n" for line in body.splitlines() if b"process_" not in line)
     found = subprocess.run(["promtool", "check", "metrics"], input=ours, capture_output=True, timeout=30, check=False)
     assert (found.returncode, found.stdout, found.stderr) == (0, b"", b"")
+
+
+def test_what_is_shared_is_told_and_absent_without_a_store():
+    alone = scrape(Recorder(TIERS), snapshot=Snapshot(NOTHING, quotas=QuotaFigures(3, {Passage.WITHIN: 7})))
+    assert value_of(alone, "sluice_quota_decisions_total", passage="within") == 7
+    assert value_of(alone, "sluice_quota_accounts") == 3
+    assert not any(name.startswith(("sluice_store", "sluice_gateways")) for name, _ in alone)
+    calls = {("exchange", Condition.SLOW): 2}
+    told = scrape(Recorder(TIERS), snapshot=Snapshot(NOTHING, quotas=QuotaFigures(0, {}, calls, True, 4)))
+    assert value_of(told, "sluice_store_calls_total", call="exchange", condition="slow") == 2
+    assert value_of(told, "sluice_store_calls_total", call="directory", condition="fine") == 0
+    assert (value_of(told, "sluice_store_away"), value_of(told, "sluice_gateways")) == (1, 4)
