@@ -32,7 +32,7 @@ _REFUSED_SHOWN = 10
 
 class Neighbours:
     """``pool`` names the workers that all of them serve. ``tiers`` gives the tiers in force, ``month`` the calendar
-    month as accounts know it; ``on_allowances`` hears that guaranteed worker-seconds, or who shares them, have changed.
+    month as accounts know it; ``on_allowances`` hears that guaranteed worker-seconds have changed.
     """
 
     def __init__(
@@ -52,7 +52,6 @@ class Neighbours:
         self._tiers = tiers
         self._on_allowances = on_allowances
         self.leasing = Leasing(self._store.leases, clock, month)
-        self.leasing.on_count = on_allowances
         self.following = Following(self._store.directory, self._take)
         self.allowances: Mapping[TenantId, Allowance] = {}
 
@@ -70,13 +69,10 @@ class Neighbours:
         """Tell the others, if they can be told, that this one is gone."""
         await self._store.close()
 
-    def divide(self, written: Mapping[TenantId, Allowance]) -> Mapping[TenantId, Allowance]:
-        """Guaranteed worker-seconds for this gateway: an equal part of those of the store's tenants and of the file's
-        (``written``), which count where both name one. Each gateway counts them for itself: with all of it each, the
-        fleet would guarantee them as many times as there are gateways."""
-        count = self.leasing.replicas
-        whole = {**self.allowances, **written}
-        return {name: Allowance(one.per_second / count, one.burst / count, one.measure) for name, one in whole.items()}
+    def combine(self, written: Mapping[TenantId, Allowance]) -> Mapping[TenantId, Allowance]:
+        """Guaranteed worker-seconds of the store's tenants and of the file's (``written``), which count where both name
+        one. The core keeps an equal part of them (``flow.band``)."""
+        return {**self.allowances, **written}
 
     def count_calls(self) -> Counter[tuple[str, Condition]]:
         """Calls so far, by what was asked and how that was answered."""

@@ -76,7 +76,7 @@ class Papers:
 
     def _configure_core(self, flow: FlowConfig) -> None:
         if self.neighbours is not None:
-            flow = replace(flow, contracts=self.neighbours.divide(flow.contracts))
+            flow = replace(flow, contracts=self.neighbours.combine(flow.contracts))
         self._decisions.note_config(flow, self._clock.now())
         self._driver.submit(Reconfigured(flow))
 

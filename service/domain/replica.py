@@ -54,9 +54,11 @@ class WorkerUse:
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
     """``number`` grows with each report of one life of a gateway. ``demand`` are the permits that each band could use:
-    what arrives, by Little's law, and what waits."""
+    what arrives, by Little's law, and what waits. ``read`` are whole prompts that were sent to workers lately: the mark
+    of each (``domain.request``), and which of ``workers`` has it."""
 
     replica_id: ReplicaId
     number: int
     demand: tuple[tuple[int, float], ...] = ()
     workers: tuple[WorkerUse, ...] = ()
+    read: tuple[tuple[int, int], ...] = ()

@@ -1,8 +1,16 @@
-"""Decides whether a request should wait for the worker that has read the beginning of its prompt before.
+"""Decides which worker a conversation comes back to, and whether a request should wait for the one that has read the
+beginning of its prompt before.
+
+Where several gateways serve the same workers, a conversation may come through another each time. They tell each other
+of the prompts that they sent, by the mark of the whole prompt, which the next turn has among its own; and where this
+gateway remembers nothing, all of them prefer the same worker by hashing (``shares.score``).
 
 *Trade-offs*: whoever waits so holds up those behind it in its band, for half of its patience at most.
 """
 
+from service.domain.replica import find_place
+from service.domain.request import Request
+from service.flow.shares import score
 from service.flow.state import FlowState
 from service.flow.waiting import Waiting
 from service.flow.worker import WorkerState
@@ -19,6 +27,28 @@ def look_up(state: FlowState, entry: Waiting) -> None:
     """Find who has read the beginning of this prompt before."""
     entry.known = known = state.prefixes.find(entry.request.prefix)
     entry.known_most_bytes = max([known.get(worker.cache, 0) for worker in state.ledger.usable], default=0)
+
+
+def find_home(state: FlowState, entry: Waiting) -> int | None:
+    """The cache (by number) to which ``entry`` should come back where nothing is known of its prompt."""
+    session, prefix = entry.request.session, entry.request.prefix
+    home = None if session is None else state.sessions.find(session)
+    if home is not None or not state.ledger.gateways or entry.known:
+        return home
+    key = session or (str(prefix[0]) if prefix else None)
+    if key is None:
+        return None
+    return max(state.ledger.usable, key=lambda worker: score(key, find_place(worker.worker_id))).cache
+
+
+def remember(state: FlowState, request: Request, worker: WorkerState) -> None:
+    """``request`` was sent to ``worker``."""
+    if request.prefix:
+        state.prefixes.remember(request.prefix, worker.cache)
+        if state.sharing is not None:
+            state.sharing.read.append((state.sharing.number, request.prefix[-1], worker.worker_id))
+    if request.session is not None:
+        state.sessions.remember(request.session, worker.cache)
 
 
 def is_worth_reading(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> bool:

@@ -2,7 +2,7 @@
 
 from service.domain.command import Command, Dispatch, Grounds
 from service.domain.units import WorkerId
-from service.flow.affinity import is_worth_reading, look_up
+from service.flow.affinity import find_home, is_worth_reading, look_up, remember
 from service.flow.band import is_guaranteed
 from service.flow.breaker import may_try, observe_dispatch
 from service.flow.harm import GRAIN_S, find_pressing_at, is_pressing, keeps_pace, leaves_time
@@ -118,8 +118,7 @@ def _best_of(
 ) -> tuple[WorkerState, float] | None:
     best: tuple[WorkerState, float] | None = None
     best_key, equals = (0.0, 0.0), 1
-    session = entry.request.session
-    home = None if session is None else state.sessions.find(session)
+    home = find_home(state, entry)
     for worker in workers:
         if worker.worker_id in entry.failed_on:
             continue
@@ -175,10 +174,8 @@ def send(state: FlowState, entry: Waiting, worker: WorkerState, ttft_s: float, n
     )  # fmt: skip
     state.ledger.grant(entry, worker, unread, ttft_s, now)
     request = entry.request
-    if request.prefix:
-        state.prefixes.remember(request.prefix, worker.cache)
-    if request.session is not None:
-        state.sessions.remember(request.session, worker.cache)
+    if request.prefix or request.session is not None:
+        remember(state, request, worker)
     observe_dispatch(worker.breaker)
     return Dispatch(entry.request.request_id, worker.worker_id, entry.attempt, grounds)
 

@@ -33,6 +33,9 @@ _DECAY_FROM, _DECAY_TO = 0.5, 0.75
 for the grain of reports, and for a loop that is late."""
 
 
+_TOLD_TIMES = 3
+"""Reports in which a prompt is told of."""
+
 _SOMEBODY = ReplicaId("?")
 
 
@@ -90,7 +93,27 @@ def _describe(state: FlowState, sharing: Sharing, now: float) -> ReplicaReport:
                 worker.slack.read_s(now) if own else None,
             )
         )
-    return ReplicaReport(sharing.replica_id, sharing.number, tuple(sorted(demand.items())), tuple(workers))
+    return ReplicaReport(
+        sharing.replica_id, sharing.number, tuple(sorted(demand.items())), tuple(workers), _list_read(state, sharing)
+    )
+
+
+def _list_read(state: FlowState, sharing: Sharing) -> tuple[tuple[int, int], ...]:
+    """Prompts sent since a few reports ago: a report may be overwritten before all have seen it."""
+    while sharing.read and sharing.read[0][0] < sharing.number - _TOLD_TIMES:
+        sharing.read.popleft()
+    positions = {worker.worker_id: position for position, worker in enumerate(_list_places(state).values())}
+    return tuple((mark, positions[name]) for _, mark, name in sharing.read if name in positions)
+
+
+def _learn_read(state: FlowState, report: ReplicaReport) -> None:
+    """Where others have sent prompts."""
+    places = _list_places(state)
+    workers = [places.get(use.worker_id) for use in report.workers]
+    for mark, position in report.read:
+        worker = workers[position] if position < len(workers) else None
+        if worker is not None:
+            state.prefixes.remember((mark,), worker.cache)
 
 
 def _prepare(state: FlowState, sharing: Sharing, now: float) -> None:
@@ -146,6 +169,7 @@ def _adopt(state: FlowState, sharing: Sharing, reports: Sequence[ReplicaReport],
         other = report.replica_id
         if other != sharing.replica_id and sharing.heard.get(other, -1) < report.number:
             sharing.peers[other] = Peer(report, now)
+            _learn_read(state, report)
     sharing.heard = {report.replica_id: report.number for report in reports}
     sharing.alone = False
     sharing.known = (sharing.replica_id, *sharing.peers)

@@ -25,6 +25,10 @@ _FOOT = 1.0
 wait for the next report."""
 
 
+_SCATTER = 0x9E3779B1
+"""Knuth's multiplicative hash."""
+
+
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """How many requests of all gateways a worker carries."""
@@ -148,8 +152,9 @@ def divide_equally(permits: int, worker_id: WorkerId, replica_ids: Sequence[Repl
 
 
 def score(name: str, worker_id: str) -> int:
-    """A number for the pair, the same on every gateway (rendezvous hashing, Thaler & Ravishankar 1998)."""
-    return crc32(f"{name}\n{worker_id}".encode())
+    """A number for the pair, the same on every gateway (rendezvous hashing, Thaler & Ravishankar 1998). A checksum
+    alone would not do: it is linear, so whoever comes first for one name would come first for most."""
+    return crc32(f"{name}\n{worker_id}".encode()) * _SCATTER & 0xFFFFFFFF
 
 
 def bound_overshoot(permits: int, replicas: int, cut_off: int) -> int:

@@ -1,6 +1,7 @@
 """What one gateway makes of the reports of others. How several of them act together: ``tests/property/test_shares``."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -22,6 +23,7 @@ from service.domain.replica import Certainty, find_place
 from service.domain.tier import Tier
 from service.flow.config import FlowConfig, SharingConfig
 from service.flow.controller import FlowController
+from service.flow.shares import score
 from tests.support.flow import build_request
 from tests.support.replicas import build_report, build_use
 
@@ -269,3 +271,70 @@ def test_a_worker_that_nobody_can_use_is_shared_by_nobody(core):
     core.handle(WorkerHealthChanged("a", False), 1.5)
     hear(core, 1.6, other(1, limit=0))
     assert worker_of(core).share == 0
+
+
+class TestAffinity:
+    """A conversation comes back to its worker through whichever gateway."""
+
+    PROMPT = (4096 << 32 | 1, 8192 << 32 | 2)
+    NEXT = (*PROMPT, 12_288 << 32 | 3)
+
+    @pytest.fixture
+    def pool(self):
+        config = FlowConfig(requests_per_worker=CARRIES, sharing=SharingConfig(1.0, 1))
+        core = FlowController(config, random.Random(1))
+        core.handle(ReportDue("me"), 0.0)
+        for name in "abcd":
+            core.handle(WorkerJoined(name), 0.0)
+            core.handle(WorkerHealthChanged(name, True), 0.0)
+        for turn in range(8):
+            hear(core, 0.2 * turn)
+        return core
+
+    @staticmethod
+    def send(core, name, now, prefix=(), session=None):
+        request = build_request(name, prompt_bytes=12_288, arrived_at=now, ttl_s=60.0)
+        request.prefix, request.session = prefix, session
+        (command,) = core.handle(RequestArrived(request), now)
+        return command.worker_id
+
+    def test_a_prompt_is_told_of_in_a_few_reports(self, pool):
+        worker = self.send(pool, "r", 1.5, self.PROMPT)
+        for turn in range(3):
+            report = hear(pool, 1.6 + 0.2 * turn)
+            (told,) = report.read
+            assert told[0] == self.PROMPT[-1]
+            assert report.workers[told[1]].worker_id == worker
+        hear(pool, 2.2)
+        assert hear(pool, 2.4).read == ()
+
+    def test_what_others_sent_is_found_again(self, pool):
+        uses = tuple(build_use(name) for name in ("gone", *"dcba"))
+        for place, worker in ((1, "d"), (4, "a")):
+            mark = 8192 << 32 | place
+            told = build_report("other", *uses, number=place)
+            hear(pool, 1.6 + place / 10, replace(told, read=((mark, place), (mark, 0), (mark, 99))))
+            prefix = (mark, 12_288 << 32 | 77 + place)
+            assert self.send(pool, f"r{place}", 1.65 + place / 10, prefix) == worker
+
+    def test_where_nothing_is_remembered_all_gateways_choose_the_same(self, pool):
+        other = FlowController(FlowConfig(sharing=SharingConfig(1.0, 1)), random.Random(7))
+        other.handle(ReportDue("other"), 0.0)
+        for name in "dacb":
+            other.handle(WorkerJoined(name), 0.0)
+            other.handle(WorkerHealthChanged(name, True), 0.0)
+        for turn in range(8):
+            hear(other, 0.2 * turn)
+        chosen = set()
+        for name in "klmnopqr":
+            one, two = (self.send(core, name, 1.5, session=name) for core in (pool, other))
+            assert one == two
+            chosen.add(one)
+            for core in (pool, other):
+                core.handle(PermitEnded(name, PermitEnding.SERVED, 20), 1.5)
+        assert len(chosen) > 1
+
+    def test_a_prompt_that_nobody_knows_too(self, pool):
+        assert self.send(pool, "r", 1.5, (4096 << 32 | 9,)) == max(
+            "abcd", key=lambda name: score(str(4096 << 32 | 9), name)
+        )
