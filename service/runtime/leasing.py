@@ -50,7 +50,7 @@ class _Entry:
 
 class Leasing:
     """One gateway's dealings with the store. ``on_word`` hears which tenants were answered, or will not
-    be, ``on_count`` that there are more or fewer gateways."""
+    be."""
 
     def __init__(self, source: LeaseSource, clock: Clock, month: Callable[[], int]) -> None:
         self._source = source
@@ -64,7 +64,6 @@ class Leasing:
         self.replicas = 1
         self.calls: Counter[tuple[str, Condition]] = Counter()
         self.on_word: Callable[[Sequence[TenantId]], None] = _hear_nothing
-        self.on_count: Callable[[], None] = lambda: None
 
     @property
     def away(self) -> bool:
@@ -117,9 +116,7 @@ class Leasing:
             else:
                 self._counted_at = now
                 self._note("count", Condition.FINE)
-                if replicas != self.replicas:
-                    self.replicas = replicas
-                    self.on_count()
+                self.replicas = replicas
         if not self.away:
             await self._exchange(now)
 
