@@ -14,6 +14,8 @@ The house, room by room (imports go down only):
 * ``workers``: adapters to vLLM servers: connections, discovery, health, metrics.
 * ``launch``: how a vLLM worker is started: profile, preflight, command line, the CPU engine.
 * ``emulator``: an emulated vLLM worker: a pure step model and a server with vLLM's wire.
+* ``ledger``: the record that bills are made from: spool, database, rollups, reports. ``record`` and ``clerk`` beside
+  the composition root run it: in the gateway, and in a process of its own.
 * ``store``: what gateways share, in Redis and as a twin in the process: leases of quota, tenants, keys.
 * ``telemetry``: figures and logs, folded from events and commands.
 * ``flow``: the sans-IO core that decides about requests.

@@ -18,7 +18,7 @@ from service.ledger.clerk import Clerk, read_config
 from service.runtime.clock import MonotonicClock
 from service.telemetry.logs import run_logs
 
-_LEAVING_S = 20.0
+_LEAVING_S = 9.0
 _LOOK_S = 0.2
 _READ = 65536
 

@@ -1,5 +1,6 @@
 """The composition root's record: spool, bookkeeper and clerk of one gateway, built from its plan."""
 
+import asyncio
 import datetime
 import logging
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ from service.slo.attainment import SLIS, compute_budget_left, compute_ratio
 
 _log = logging.getLogger("sluice.ledger")
 
+_FRESH_S = 5.0
+_REMEMBERED = 1000
 _ALARM_RATIO = 0.8
 """Of the spool's bound: above it an operator is told, while there is time to act."""
 
@@ -44,6 +47,7 @@ class Record:
         self._plan = plan
         self._clock = clock
         self._alarmed = False
+        self._told: dict[str, tuple[float, asyncio.Future[dict[str, Any]]]] = {}
         self.bookkeeper = bookkeeper
         self._clerk = clerk
         self.beats = (
@@ -87,9 +91,19 @@ class Record:
 
     # ---------------------------------------------------------------- GET /v1/sla
 
+    def _ask(self, tenant: str) -> asyncio.Future[dict[str, Any]]:
+        """One question a tenant and some seconds, however often it asks."""
+        now = self._clock.now()
+        known = self._told.get(tenant)
+        if known is None or known[0] < now:
+            if len(self._told) >= _REMEMBERED:
+                self._told.clear()
+            known = self._told[tenant] = now + _FRESH_S, asyncio.ensure_future(self._clerk.ask(tenant))
+        return known[1]
+
     async def describe_standing(self, tenant: Tenant) -> dict[str, Any] | None:
         """What ``tenant`` was promised, and what became of it this month; ``None`` while the ledger is away."""
-        told = await self._clerk.ask(tenant.tenant_id)
+        told = await asyncio.shield(self._ask(tenant.tenant_id))
         if "fault" in told:
             return None
         settings = self._plan.settings

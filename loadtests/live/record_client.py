@@ -16,8 +16,9 @@ TOO_SLOW = "umbra"
 """The tenant whose tier promises what no worker can keep: every stream of two tokens is too slow."""
 TTFT_S = 0.2
 """What the first tenant's tier promises for the first token."""
-_UNSURE_S = 0.05
-"""The client's clock starts before its connection is made and stops after the bytes have come."""
+_SLACK_S = 2.0
+"""The client's clock starts before its connection is made and stops after the bytes have come, so what it saw in time
+was in time; how much later it may see a token, on a busy machine, is a guess."""
 _LIMIT_S = 60.0
 _ENDLESS = 400
 """Tokens of a stream that its client leaves after the first one."""
@@ -101,9 +102,9 @@ class Sighting:
         if self.tenant == TOO_SLOW:
             return {"missed"} if self.tokens > 1 else {"met"}
         ttft_s = (self.first_at or self.sent_at) - self.sent_at
-        if abs(ttft_s - TTFT_S) < _UNSURE_S:
-            return {"met", "missed"}
-        return {"met"} if ttft_s < TTFT_S else {"missed"}
+        if ttft_s <= TTFT_S:
+            return {"met"}
+        return {"missed"} if ttft_s > TTFT_S + _SLACK_S else {"met", "missed"}
 
 
 def _render(kind: Kind, caller: Caller, client_id: str, tokens: int, large_bytes: int) -> bytes:

@@ -1,51 +1,55 @@
 """Puts the commands together."""
 
+from importlib import import_module
+
 import typer
 
-from service.cli.bench import app as bench
-from service.cli.check import check
-from service.cli.contracts import app as contracts
-from service.cli.drain import drain
-from service.cli.emulate import emulate
-from service.cli.explain import explain
-from service.cli.keys import app as keys
-from service.cli.migrate import migrate
-from service.cli.plan import plan
-from service.cli.prober import prober
-from service.cli.replay import replay
-from service.cli.report import report
-from service.cli.scaler import scaler
-from service.cli.serve import serve
-from service.cli.slo import app as slo
-from service.cli.tenants import app as tenants
-from service.cli.up import up
-from service.cli.version import show_version
-from service.cli.worker_drain import app as worker
+_TABLE = {
+    "up": ("up", "up"),
+    "serve": ("serve", "serve"),
+    "scaler": ("scaler", "scaler"),
+    "plan": ("plan", "plan"),
+    "check": ("check", "check"),
+    "keys": ("keys", "app"),
+    "tenants": ("tenants", "app"),
+    "contracts": ("contracts", "app"),
+    "worker": ("worker_drain", "app"),
+    "bench": ("bench", "app"),
+    "slo": ("slo", "app"),
+    "emulate": ("emulate", "emulate"),
+    "drain": ("drain", "drain"),
+    "prober": ("prober", "prober"),
+    "explain": ("explain", "explain"),
+    "replay": ("replay", "replay"),
+    "report": ("report", "report"),
+    "migrate": ("migrate", "migrate"),
+    "version": ("version", "show_version"),
+}
+"""Command, and in which module of this package it is called what."""
 
-app = typer.Typer(
-    name="sluice",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Sluice: an OpenAI-compatible inference gateway in front of vLLM workers. "
-    "Try 'sluice up' first. Exit codes: 0 ok, 1 failed, 2 bad input.",
-)
-app.command()(up)
-app.command()(serve)
-app.command()(scaler)
-app.command()(plan)
-app.command()(check)
-app.add_typer(keys)
-app.add_typer(tenants)
-app.add_typer(contracts)
-app.add_typer(worker)
-app.add_typer(bench)
-app.add_typer(slo)
-app.command()(emulate)
-app.command()(drain)
-app.command()(prober)
-app.command()(explain)
-app.command()(replay)
-app.command()(report)
-app.command()(migrate)
-app.command("version")(show_version)
+
+def build_app(wanted: str | None = None) -> typer.Typer:
+    """The command line; with the name of a command that is ``wanted`` only that one, so that a gateway does not carry
+    what reports and databases need (some 30 MB, half a second). Any other name gives them all."""
+    app = typer.Typer(
+        name="sluice",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        help="Sluice: an OpenAI-compatible inference gateway in front of vLLM workers. "
+        "Try 'sluice up' first. Exit codes: 0 ok, 1 failed, 2 bad input.",
+    )
+    app.callback()(_stand_before_commands)
+    for name in [wanted] if wanted in _TABLE else _TABLE:
+        module, attribute = _TABLE[str(name)]
+        command = getattr(import_module(f"service.cli.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
+    return app
+
+
+def _stand_before_commands() -> None:
+    """Sluice: an OpenAI-compatible inference gateway in front of vLLM workers. Try 'sluice up' first. Exit codes: 0 ok,
+    1 failed, 2 bad input."""

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from service.cli.options import BAD_INPUT, FAILED, FileOption, choose_file, fail, say, tell_faults
-from service.ledger.database import is_ledger, open_database
+from service.ledger.database import is_ledger, open_database, open_snapshot
 from service.ledger.location import LedgerUrlError
 from service.ledger.page import render_html
 from service.ledger.query import span_of
@@ -68,7 +68,7 @@ def report(
     except LedgerUrlError as error:
         fail(f"ledger: {error}", BAD_INPUT)
     try:
-        with engine.connect() as connection:
+        with open_snapshot(engine) as connection:
             if not is_ledger(connection):
                 fail("ledger: no gateway has written to this database yet", BAD_INPUT)
             sound = not verify or _verify(connection)

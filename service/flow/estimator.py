@@ -65,7 +65,7 @@ class Estimator:
         output = curve.long(level)
         bound = request.max_output_tokens
         if bound is not None and bound < output:
-            output = bound
+            output = float(bound)
         return Estimate(int(request.prompt_bytes / bytes_per_token) + 1, max(int(output), 1))
 
     def observe(self, request: Request, prompt_tokens: int | None, output_tokens: int | None) -> None:

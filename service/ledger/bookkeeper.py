@@ -100,8 +100,8 @@ class Bookkeeper:
                 self._overflowed += surplus
             return
         if self._writing is not None:
-            self._writing.result()
-            self._writing = None
+            written, self._writing = self._writing, None
+            written.result()
         if self._opened or self._settled or self._waiting or self._overflowed:
             self._hand_over()
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +16,7 @@ _log = logging.getLogger("sluice.ledger")
 
 _ANSWER_S = 2.0
 _AGAIN_S = 2.0
-_LEAVE_S = 25.0
+_LEAVE_S = 10.0
 _LINE_MAX = 4 * 1024 * 1024
 COMMAND = (sys.executable, "-m", "service.clerk")
 
@@ -93,10 +94,11 @@ class ClerkLink:
                     await asyncio.wait_for(self._leaving.wait(), _AGAIN_S)
 
     async def _live(self) -> None:
-        """One clerk from its start to its end."""
+        """One clerk from its start to its end. Our secrets are none of its business."""
         process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LINE_MAX
-        )
+            *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LINE_MAX,
+            env={name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")},
+        )  # fmt: skip
         self._process = process
         self._say(self._config)
         if self._terms is not None:

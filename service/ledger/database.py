@@ -1,6 +1,8 @@
 """Opens the database of a ledger, by URL, and brings its tables to the present form."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from alembic import command
@@ -55,6 +57,17 @@ def migrate(connection: Connection) -> None:
     config.set_main_option("script_location", str(_MIGRATIONS))
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+
+
+@contextmanager
+def open_snapshot(engine: Engine) -> Iterator[Connection]:
+    """A connection that goes on seeing the database as it was, whatever a clerk writes meanwhile."""
+    with engine.connect() as connection:
+        if connection.dialect.name == "postgresql":
+            connection = connection.execution_options(isolation_level="REPEATABLE READ")
+        else:
+            connection.exec_driver_sql("BEGIN")
+        yield connection
 
 
 def is_ledger(connection: Connection) -> bool:

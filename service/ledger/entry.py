@@ -34,6 +34,7 @@ LOST = "lost"
 Row = tuple[Any, ...]
 _encode = msgspec.json.Encoder().encode
 _MILLION = 1_000_000.0
+_MOST = 1 << 53
 
 
 class Settled(Judged, Protocol):
@@ -81,7 +82,8 @@ def build_row(settled: Settled, terms: Terms, offset_s: float) -> Row:
         verdict.fault.label,
         verdict.availability.letter + verdict.ttft.letter + verdict.tpot.letter + verdict.met_all.letter,
         ",".join(sorted([mark.value for mark in marks])) if marks else "", None if promise is None else promise[0],
-        prompt_tokens, int(settled.prompt_tokens != prompt_tokens), settled.cached_tokens, settled.output_tokens,
+        min(prompt_tokens, _MOST), int(settled.prompt_tokens != prompt_tokens), _bound(settled.cached_tokens),
+        _bound(settled.output_tokens),
         int(settled.output_estimated), settled.prompt_bytes, settled.attempts, int((arrived_at + offset_s) * _MILLION),
         _since(arrived_at, settled.admitted_at), _since(arrived_at, settled.dispatched_at),
         _since(arrived_at, settled.first_token_at), _since(arrived_at, settled.last_token_at),
@@ -125,6 +127,11 @@ def weigh(fields: Mapping[str, Any]) -> Weighed:
         max(tokens or 0, 0), tuple(marks.split(",")) if marks else (),
         fields["stands_for"] if fields["outcome"] == LOST else 0,
     )  # fmt: skip
+
+
+def _bound(tokens: int | None) -> int | None:
+    """A worker may report anything; databases hold 64 bits."""
+    return None if tokens is None else min(max(tokens, 0), _MOST)
 
 
 def _since(arrived_at: float, moment: float | None) -> int | None:

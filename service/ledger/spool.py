@@ -32,7 +32,7 @@ SEGMENT_BYTES = 16 * 1024 * 1024
 _DAMAGED = ".damaged"
 
 
-class SpoolTakenError(Exception):
+class SpoolTakenError(OSError):
     """Another process writes to this spool."""
 
 

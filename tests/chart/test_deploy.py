@@ -4,17 +4,20 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from loadtests.live.peer_install import InstallError
 from loadtests.live.peers import PEERS
+from service.cli.commands import build_app
 from tests.chart.test_commands import parse
 from tests.support.chart import CHART, HELM_3, HELM_4, find_faults, render, run_helm
 from tests.support.chart_golden import normalise
+
+app = build_app()
 
 DEPLOY = CHART.parents[1] / "deploy"
 RULES = CHART.parents[1] / "slo" / "rules"
@@ -77,8 +80,8 @@ def test_secrets_come_from_the_environment_and_are_asked_for():
 
 def test_composes_settings_are_accepted_and_fit_its_patience():
     file = DEPLOY / "compose" / "sluice.yaml"
-    done = subprocess.run((sys.executable, "-m", "service", "check", "-c", file), capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = CliRunner().invoke(app, ["check", "-c", str(file)])
+    assert done.exit_code == 0, done.output
     settings = yaml.safe_load(file.read_text())
     patience = {name: int(each["stop_grace_period"][:-1]) for name, each in OURS.items() if "stop_grace_period" in each}
     assert patience["gateway"] >= settings["limits"]["grace_s"] + 10

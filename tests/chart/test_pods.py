@@ -82,6 +82,19 @@ def test_replicas_are_spread_over_nodes_and_zones(which):
                 assert each["labelSelector"]["matchLabels"].items() <= labels.items()
 
 
+def test_how_strictly_they_are_spread_can_be_said():
+    def rules(values):
+        (spec,) = (spec for name, spec in render(values).pods() if name.endswith("-gateway"))
+        return {each["topologyKey"]: each["whenUnsatisfiable"] for each in spec["topologySpreadConstraints"]}
+
+    assert set(rules({}).values()) == {"ScheduleAnyway"}
+    strict = rules({"gateway": {"spread": {"nodes": "DoNotSchedule"}}})
+    assert strict["kubernetes.io/hostname"] == "DoNotSchedule"
+    assert strict["topology.kubernetes.io/zone"] == "ScheduleAnyway"
+    own = {"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}
+    assert rules({"gateway": {"topologySpreadConstraints": [own]}}) == {"rack": "DoNotSchedule"}
+
+
 @pytest.mark.parametrize("which", RENDERINGS)
 def test_selectors_select_their_own_pods_and_no_others(which):
     rendered = RENDERINGS[which]()

@@ -2,6 +2,7 @@
 
 import re
 
+from service.scaler.scaled_object import build_query, build_scaled_object
 from tests.support.chart import FULLNAME, NAMESPACE, render
 
 ON = {"scaler": {"enabled": True}, "worker": {"autoscaling": {"mode": "keda", "minReplicas": 3, "maxReplicas": 9}}}
@@ -37,13 +38,29 @@ def test_the_autoscaler_asks_for_this_releases_pool_while_it_is_fresh():
     assert set(re.findall(r'pool="([^"]+)"', query)) == {POOL}
     assert f"--pool={POOL}" in pod()["containers"][0]["args"]
     assert "sluice_scaler_input_age_seconds" in query
-    assert query.startswith("max(sluice_desired_replicas{")
+    assert query == build_query(POOL)
     own = {**ON, "worker": {"autoscaling": {"mode": "keda", "query": "vector(3)"}}}
     assert render(own).one("ScaledObject")["spec"]["triggers"][0]["metadata"]["query"] == "vector(3)"
     hpa = render({"worker": {"autoscaling": {"mode": "hpa"}}}).one("HorizontalPodAutoscaler")
     assert hpa["spec"]["metrics"][0]["external"]["metric"] == {
         "name": "sluice_desired_replicas", "selector": {"matchLabels": {"pool": POOL}},
     }  # fmt: skip
+
+
+def test_it_is_what_the_scaler_itself_would_print_but_for_names_and_patience():
+    made = render(ON).one("ScaledObject")["spec"]
+    printed = build_scaled_object(
+        "w", f"{FULLNAME}-worker", POOL, "http://prometheus-operated.monitoring.svc:9090", 3, 9
+    )
+    printed = printed["spec"]
+    assert made["triggers"] == printed["triggers"]
+    assert made["fallback"]["behavior"] == printed["fallback"]["behavior"]
+    ours, theirs = (
+        each["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleUp"] for each in (made, printed)
+    )
+    assert ours == theirs
+    old = render(ON, kube="1.32").one("ScaledObject")["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    assert "tolerance" not in old["scaleUp"]
 
 
 def test_several_run_and_one_may_go():

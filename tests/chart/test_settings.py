@@ -1,15 +1,15 @@
 """The gateway accepts the file that the chart makes for it."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from service.cli.commands import build_app
 from service.settings.schema import Settings
 from tests.support.chart import CHART, RefusedError, render
 from tests.support.chart_files import SCHEMA, list_copies, render_schema
+
+app = build_app()
 
 TENANT = {"id": "acme", "tier": "default", "keys": [{"hash": "sha256:" + "a" * 64, "prefix": "sk-sluice-abcd"}]}
 CASES = {
@@ -42,10 +42,9 @@ def settings_of(case) -> str:
 def test_sluice_check_is_content(case, tmp_path):
     file = tmp_path / "sluice.yaml"
     file.write_text(settings_of(CASES[case]))
-    in_a_pod = {**os.environ, "KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
-    check = (sys.executable, "-m", "service", "check", "-c", file)
-    done = subprocess.run(check, capture_output=True, text=True, env=in_a_pod)
-    assert done.returncode == 0, done.stdout + done.stderr
+    in_a_pod = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    done = CliRunner().invoke(app, ["check", "-c", str(file)], env=in_a_pod)
+    assert done.exit_code == 0, done.output
 
 
 def test_numbers_stay_what_they_were():

@@ -164,6 +164,14 @@ def test_gateways_speak_to_leaders_only():
     assert service["selector"]["leaderworkerset.sigs.k8s.io/worker-index"] == "0"
 
 
+def test_annotations_of_the_workload_itself():
+    wanted = {"leaderworkerset.sigs.k8s.io/exclusive-topology": "rack"}
+    group = render({"worker": {**GROUP, "annotations": wanted}}).one("LeaderWorkerSet")
+    assert group["metadata"]["annotations"] == wanted
+    alone = render({"worker": {"annotations": wanted}}).one("Deployment", "-worker")
+    assert alone["metadata"]["annotations"] == wanted
+
+
 def test_a_group_can_be_scaled():
     rendered = render({"worker": {**GROUP, "autoscaling": {"mode": "keda"}}}, apis=(GROUPS, "keda.sh/v1alpha1"))
     assert "replicas" not in rendered.one("LeaderWorkerSet")["spec"]

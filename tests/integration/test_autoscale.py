@@ -3,6 +3,7 @@
 import asyncio
 import re
 import shutil
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -102,3 +103,13 @@ def test_load_triples_and_falls_and_no_request_is_lost(service: Process) -> None
               for result in ('result="good"', 'result="bad"')}  # fmt: skip
     missed = counts['result="bad"'] / sum(counts.values())
     assert missed < 14.4 * 0.01, (counts, seen)  # less than what pages for a 99 % objective
+
+
+def test_without_prometheus_a_single_decision_fails_and_says_why() -> None:
+    (port,) = find_ports(1)
+    argv = [sys.executable, "-m", "service", "scaler", "-c", "deploy/sluice.example.yaml", "--once"]
+    done = subprocess.run(
+        [*argv, "--prometheus", f"http://127.0.0.1:{port}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert f"127.0.0.1:{port}" in done.stderr

@@ -6,8 +6,11 @@ import json
 import sqlite3
 import subprocess
 import sys
+import time
 
+import httpx
 import pytest
+import yaml
 
 from loadtests.live.record_check import die_often, go_without, lock_sqlite, reconcile
 from loadtests.live.record_client import CALLERS, Kind, LoggingClient
@@ -69,6 +72,49 @@ def test_a_report_of_what_a_gateway_did_and_what_happens_to_a_forged_one(tmp_pat
     forged = subprocess.run([*command, "--verify"], capture_output=True, text=True, check=False)
     assert forged.returncode == 1
     assert "is not what was recorded" in forged.stderr
+
+
+def test_a_tenant_sees_its_own_contract_and_attainment(tmp_path):
+    with open_rig(tmp_path, FIRST_PORT + 140, workers=1) as rig:
+        client = LoggingClient(rig.port, CALLERS[:2], 3)
+        asyncio.run(client.run(30, 4, {Kind.STREAM: 2, Kind.MALFORMED: 1}))
+        mine = [seen for seen in client.sightings if seen.tenant == "acme"]
+        url = f"http://127.0.0.1:{rig.port}/v1/sla"
+        headers = {"authorization": f"Bearer {CALLERS[0].key}"}
+        told = {"tiers": {}}
+        for _ in range(40):  # the clerk writes once a second, an answer is five seconds old at most
+            answer = httpx.get(url, headers=headers, trust_env=False, timeout=10)
+            told = answer.json()
+            if answer.status_code == 200 and told["tiers"].get("priority", {}).get("requests") == len(mine):
+                break
+            time.sleep(0.5)
+        assert httpx.get(url, trust_env=False).status_code == 401
+    assert told["tenant"] == "acme"
+    assert told["contract"]["tier"] == "priority"
+    assert told["contract"]["availability"] == 0.999
+    assert told["contract"]["credits"][0] == {"below": 0.999, "credit": 0.1}
+    tier = told["tiers"]["priority"]
+    assert tier["requests"] == len(mine)
+    assert tier["excluded"] == {"malformed": sum(seen.kind is Kind.MALFORMED for seen in mine)}
+    good = sum(seen.complete for seen in mine)
+    assert tier["availability"] == {"good": good, "bad": 0, "attained": 1.0, "objective": 0.999, "budget_left": 1.0}
+    assert "umbra" not in answer.text
+
+
+def test_a_second_gateway_on_the_same_spool_is_refused_with_a_word(tmp_path):
+    with open_rig(tmp_path, FIRST_PORT + 160, workers=1) as rig:
+        settings = yaml.safe_load((tmp_path / "sluice.yaml").read_text())
+        other = tmp_path / "other.yaml"
+        spool = tmp_path / "spool" / str(rig.port)
+        settings["record"]["spool"] = str(tmp_path / "elsewhere")
+        settings["listen"] = {"port": rig.port + 10, "admin_port": rig.port + 11}
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere" / str(rig.port + 10)).symlink_to(spool)
+        other.write_text(yaml.safe_dump(settings))
+        command = [sys.executable, "-m", "service", "serve", "-c", str(other)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "give this one a spool of its own" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -126,8 +126,11 @@ def fingerprint(root: Path) -> dict[str, str]:
 def running(
     root: Path, config: dict[str, object], arguments: list[str], log: Path, given: dict[str, Path] | None = None
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """The image's entry point as an arbitrary uid: its files read-only, /tmp its own, ``given`` files in /mnt."""
-    binds = [f"mount -t tmpfs tmpfs {root}/{folder}" for folder in ("tmp", "mnt")]
+    """The image's entry point as an arbitrary uid: its files read-only, /tmp and the working
+    folder its own, ``given`` files in /mnt."""
+    place = str(config.get("WorkingDir") or "/")
+    writable = ["tmp", "mnt", *([place.strip("/")] if place != "/" else [])]
+    binds = [f"mount -t tmpfs -o mode=1777 tmpfs {root}/{folder}" for folder in writable]
     for name, source in (given or {}).items():
         binds += [f"cp {source} {root}/mnt/{name}", f"chmod 644 {root}/mnt/{name}"]
     script = "\n".join(
@@ -144,7 +147,21 @@ def running(
     entry = [*map(str, config["Entrypoint"]), *arguments]  # type: ignore[call-overload]
     path = next(each for each in config["Env"] if each.startswith("PATH="))  # type: ignore[attr-defined]
     environment = dict(each.split("=", 1) for each in config["Env"])  # type: ignore[attr-defined]
-    argv = ("unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", "env", path, *entry)
+    argv = (
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        script,
+        "sh",
+        "env",
+        "-C",
+        place,
+        path,
+        *entry,
+    )
     with log.open("wb") as written:
         process = subprocess.Popen(argv, stdout=written, stderr=subprocess.STDOUT, env=environment | {"PATH": PATH})
         try:

@@ -82,6 +82,14 @@ class Books:
         self.book.note_terms("c0ffee", DOCUMENT, 0)
         self.drain = Drain(self.folder, self.book)
 
+    @classmethod
+    def take_over(cls, books):
+        """Another connection to the same database, and a drain of its own."""
+        other = cls.__new__(cls)
+        other.engine = open_database(books.url)
+        other.drain = Drain(books.folder, Book(other.engine))
+        return other
+
     def record(self, settled):
         """Write entries of ``settled`` to the spool."""
         self.spool.write([], [build_row_of(one) for one in settled])

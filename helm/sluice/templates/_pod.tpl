@@ -45,10 +45,10 @@ topologySpreadConstraints:
 {{- if $own.topologySpreadConstraints }}
   {{- toYaml $own.topologySpreadConstraints | nindent 2 }}
 {{- else }}
-{{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+{{- range $key, $over := dict "kubernetes.io/hostname" "nodes" "topology.kubernetes.io/zone" "zones" }}
   - maxSkew: 1
     topologyKey: {{ $key }}
-    whenUnsatisfiable: ScheduleAnyway
+    whenUnsatisfiable: {{ index $own.spread $over }}
     labelSelector:
       matchLabels:
         {{- include "sluice.selector" (list $root $component) | nindent 8 }}

@@ -10,7 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli import bench
-from service.cli.commands import app
+from service.cli.commands import build_app
+
+app = build_app()
 
 ROOT = Path(__file__).parents[3]
 MODULES = {

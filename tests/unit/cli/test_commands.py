@@ -7,7 +7,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from service.cli.commands import app
+from service.cli.commands import build_app
 from service.cli.demo import Engine, make_keys, plan_workers, render_curl, write_config
 from service.gateway.auth import hash_key
 from service.launch.fault import EngineUnavailableError
@@ -31,6 +31,8 @@ COMMANDS = (
     "replay",
     "version",
 )
+
+app = build_app()
 
 
 def run(*arguments: str, **environment: str | None):

@@ -6,12 +6,14 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from service.cli.commands import app
+from service.cli.commands import build_app
 from service.domain.event import RequestArrived
 from service.flow.config import FlowConfig, Reconfigured
 from service.runtime.journal import decode_record, encode_header, encode_record
 from tests.support.flow import build_request
 from tests.support.world import World
+
+app = build_app()
 
 runner = CliRunner()
 

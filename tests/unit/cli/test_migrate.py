@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from service.cli.commands import app
+from service.cli.commands import build_app
+
+app = build_app()
 
 EXAMPLE = Path(__file__).parents[3] / "deploy" / "sluice.example.yaml"
 

@@ -1,14 +1,19 @@
 """``sluice plan`` on a trace and on a ledger."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from service.cli.commands import app
+from service.cli.commands import build_app
 from service.cli.plan_input import InputError, read_trace
+from tests.support.record import NOVEMBER_S, Books, build_settled
 
+app = build_app()
+
+EXAMPLE = Path(__file__).parents[3] / "deploy" / "sluice.example.yaml"
 RATES = ["--prompt-rate", "1000", "--output-rate", "100"]
 
 
@@ -83,3 +88,30 @@ def test_what_is_no_trace_is_named(tmp_path: Path, name: str, text: str) -> None
 )
 def test_bad_input_is_exit_code_two(trace: Path, arguments: tuple[str, ...]) -> None:
     assert run(*(one.replace("{trace}", str(trace)) for one in arguments), *RATES)[0] == 2
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Iterator[Books]:
+    """Ten minutes of November: two requests a second of 1,000 + 11 tokens, some of best effort."""
+    books = Books(tmp_path / "books")
+    settled = [build_settled(number, NOVEMBER_S + number / 2.0, tier="flex" if number % 4 == 0 else "priority")
+               for number in range(1200)]  # fmt: skip
+    books.record(settled)
+    books.take_all()
+    yield books
+    books.close()
+
+
+def test_from_a_month_of_the_ledger(books: Books) -> None:
+    code, text = run("--ledger", books.url, "--month", "2026-11", "-c", str(EXAMPLE), *RATES)
+    assert code == 0, text
+    assert "priority 99" in text
+    # 1.5 requests a second are within contracts, each of 1,000 / 1,000 + 11 / 100 worker-seconds
+    assert "1.7 workers' worth on average" in text
+
+
+@pytest.mark.parametrize(("url", "month"), [("books", "2026-10"), ("sqlite:///none.db", "2026-11")])
+def test_a_month_that_is_not_there_is_named(books: Books, url: str, month: str) -> None:
+    code, text = run("--ledger", books.url if url == "books" else url, "--month", month, "-c", str(EXAMPLE), *RATES)
+    assert code == 2
+    assert f"no entries of {month}" in text or "there is no ledger" in text

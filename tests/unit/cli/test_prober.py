@@ -4,8 +4,10 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from service.cli.commands import app
+from service.cli.commands import build_app
 from service.cli.prober import name_key
+
+app = build_app()
 
 SLO = Path(__file__).parents[3] / "slo"
 

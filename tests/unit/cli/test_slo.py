@@ -9,7 +9,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from service.cli.commands import app
+from service.cli.commands import build_app
+
+app = build_app()
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "deploy" / "sluice.example.yaml"

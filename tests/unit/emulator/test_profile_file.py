@@ -3,10 +3,12 @@
 import pytest
 from typer.testing import CliRunner
 
-from service.cli.commands import app
+from service.cli.commands import build_app
 from service.emulator.config import ConfigFault, EmulatorConfig
 from service.emulator.profile_file import ProfileFault, build_profile, dump_profile, load_profile
 from service.emulator.profiles import CPU_SMALL, M31_FLASH, PROFILES
+
+app = build_app()
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)

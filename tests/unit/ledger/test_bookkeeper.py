@@ -53,6 +53,14 @@ def test_a_settled_request_is_an_entry_with_wall_time(tmp_path):
     assert (book.seq, book.pending, book.lost) == (1, 0, 0)
 
 
+def test_what_a_worker_makes_up_fits_into_a_database(tmp_path):
+    book = keep(Spool(tmp_path, MANY))
+    book.settle(build_settled(1, 1000.0, prompt_tokens=1 << 80, cached_tokens=-5, output_tokens=1 << 70))
+    book.close()
+    (entry,) = read_entries(tmp_path)
+    assert (entry["prompt_tokens"], entry["cached_tokens"], entry["output_tokens"]) == (1 << 53, 0, 1 << 53)
+
+
 def test_only_what_is_still_under_way_is_registered(tmp_path):
     book = keep(Spool(tmp_path, MANY))
     live, done = settled(1, None), settled(2)

@@ -4,9 +4,10 @@ import random
 
 import pytest
 
+from service.ledger.database import open_snapshot
 from service.ledger.query import read_entries
 from service.ledger.verify import verify
-from tests.support.record import NOVEMBER_S, build_random, build_settled
+from tests.support.record import NOVEMBER_S, Books, build_random, build_settled
 
 
 @pytest.fixture
@@ -113,6 +114,18 @@ def test_what_follows_a_dropped_month_can_still_be_verified(filled):
     first = filled.rows("select min(seq) from entries_2026_11")[0][0]
     filled.run("update entries_2026_11 set reason = 'x' where seq = :seq", seq=first)
     assert any(f"entry {first} is not what" in fault for fault in look(filled).faults)
+
+
+def test_a_report_sees_one_moment_while_the_clerk_goes_on(filled):
+    with open_snapshot(filled.engine) as connection:
+        assert verify(connection).entries == 200
+        filled.record([build_settled(number, NOVEMBER_S + number) for number in range(5000, 5050)])
+        writer = Books.take_over(filled)
+        assert writer.take_all() == 50
+        writer.engine.dispose()
+        found = verify(connection)
+    assert (found.faults, found.entries) == ([], 200)
+    assert look(filled).entries == 250
 
 
 def test_entries_are_read_as_they_were_hashed(filled):

@@ -20,16 +20,17 @@ name: {{ include "sluice.fullname" . }}-worker
 max(sluice_desired_replicas{pool="{{ $pool }}"} and on (instance) (sluice_scaler_input_age_seconds{pool="{{ $pool }}"} < 300))
 {{- end -}}
 
-{{/* Up at once, down one worker at a time: a worker takes half an hour to come back. Takes .Values.worker. */}}
+{{/* Up at once, down one worker at a time: a worker takes half an hour to come back. Takes .Values.worker. `scaleUp` stands last, so that
+more can be put into it. */}}
 {{- define "sluice.workerScaling" -}}
+scaleDown:
+  stabilizationWindowSeconds: {{ int .autoscaling.scaleDownWindowSeconds }}
+  policies:
+    - {type: Pods, value: 1, periodSeconds: 300}
 scaleUp:
   stabilizationWindowSeconds: 0
   policies:
     - {type: Percent, value: 100, periodSeconds: 60}
     - {type: Pods, value: 2, periodSeconds: 60}
   selectPolicy: Max
-scaleDown:
-  stabilizationWindowSeconds: {{ int .autoscaling.scaleDownWindowSeconds }}
-  policies:
-    - {type: Pods, value: 1, periodSeconds: 300}
 {{- end -}}
