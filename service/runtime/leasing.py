@@ -49,8 +49,7 @@ class _Entry:
 
 
 class Leasing:
-    """One gateway's dealings with the store. ``on_word`` hears which tenants were answered, or will not
-    be."""
+    """One gateway's dealings with the store. ``on_word`` hears which tenants were answered, or will not be."""
 
     def __init__(self, source: LeaseSource, clock: Clock, month: Callable[[], int]) -> None:
         self._source = source
@@ -110,13 +109,12 @@ class Leasing:
         self._tried_at = now
         if self.away or now >= self._counted_at + _COUNT_S:
             try:
-                replicas = await self._source.count_gateways(ALIVE_S)
+                self.replicas = await self._source.count_gateways(ALIVE_S)
             except StoreError as error:
                 self._note("count", error.condition, error)
             else:
                 self._counted_at = now
                 self._note("count", Condition.FINE)
-                self.replicas = replicas
         if not self.away:
             await self._exchange(now)
 
