@@ -135,10 +135,10 @@ class Stage:
     chain: AlarmChain
     sources: Sources
 
-    def set_fault(self, kind: str | None, path: str = "", once: bool = False) -> None:
-        """All workers answer like this, or one of them ``once``; ``None``: as they should."""
-        faults = [] if kind is None else [{"kind": kind, "path": path, "times": 1 if once else None}]
-        for port in self.worker_ports[:1] if once else self.worker_ports:
+    def set_fault(self, kind: str | None, path: str = "") -> None:
+        """All workers answer like this; ``None``: as they should."""
+        faults = [] if kind is None else [{"kind": kind, "path": path}]
+        for port in self.worker_ports:
             request = urllib.request.Request(
                 f"http://127.0.0.1:{port}/emulator/faults", json.dumps({"faults": faults}).encode(), method="POST",
                 headers={"content-type": "application/json"},
@@ -206,9 +206,13 @@ def run_drill(stage: Stage, say: Callable[[str], None], quiet_s: float = 20.0, s
     note("act 1: one request in 2 s")
     traffic.rate = 0.5
     wait(5.0)
-    note("one request fails: one worker answers 502, once")
-    stage.set_fault("502", once=True)
+    stage.set_fault("502")
+    give_up_at = time.monotonic() + _START_LIMIT_S
+    while not traffic.failed and time.monotonic() < give_up_at:
+        time.sleep(0.05)
+    stage.set_fault(None)
     failed_at = time.monotonic()
+    note("one request has failed: its worker answered 502")
     wait(quiet_s)
     outcome.quiet_requests, outcome.quiet_failures = traffic.sent, traffic.failed
     mutant = webhook.find(MUTANT, "firing", failed_at)

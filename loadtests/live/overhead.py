@@ -1,6 +1,6 @@
 """Measures what each gateway costs: all of them in turn, on this machine, in one run.
 
-    python -m loadtests.live.overhead [--peers sluice,vllm-router,smg,envoy,nginx] [--rounds 2] [--quick]
+    python -m loadtests.live.overhead [--peers sluice,sluice-ledger,vllm-router,smg,envoy,nginx] [--rounds 2] [--quick]
 
 Every gateway gets a fresh process and a fresh worker per round, a warm-up, the two standard loads and two sequential
 loads on one connection (for the added latency). Every second round goes through the gateways backwards, so that a
@@ -54,13 +54,14 @@ from loadtests.live.peers import (
     REPORTS,
     REPOSITORY,
     SLUICE,
+    SLUICE_LEDGER,
     Installed,
     Running,
     run_peer,
     run_workers,
 )
 
-DEFAULT_PEERS = (SLUICE, REFERENCE, "smg", "envoy", "nginx")
+DEFAULT_PEERS = (SLUICE, SLUICE_LEDGER, REFERENCE, "smg", "envoy", "nginx")
 LOAD_LIMIT_S = 180.0
 WARM_UP = Load(concurrency=16, requests=500, stream=False, tokens=16, pause_ms=0)
 # Chunks of the single stream follow at once, so that its whole length is the path's own and not the timers'.

@@ -208,8 +208,9 @@ def build_haproxy_command(program: Path, site: Site) -> list[str]:
     return [str(program), "-db", "-f", str(site.folder / "haproxy.cfg")]
 
 
-def build_sluice_config(site: Site, *, key: str = BENCH_KEY) -> str:
-    """Sluice with the whole corridor on and every limit far above the load: one tenant, its key, three tiers; YAML."""
+def build_sluice_config(site: Site, *, key: str = BENCH_KEY, ledger: bool = False) -> str:
+    """Sluice with the whole corridor on and every limit far above the load: one tenant, its key, three tiers; YAML. The
+    ledger, which none of the peers has, is off unless wanted."""
     ttft = {4096: 2.5, 32768: 6.0, 131072: 25.0, 1048576: 120.0}
     config = {
         "model": MODEL,
@@ -235,6 +236,8 @@ def build_sluice_config(site: Site, *, key: str = BENCH_KEY) -> str:
         "listen": {"host": _HOST, "port": site.port, "admin_port": site.admin_port},
         "limits": {"requests_per_worker": 4096, "requests_per_new_worker": 4096, "drain_delay_s": 0.0},
         "state": "memory",
+        "ledger": f"sqlite:///{site.folder}/ledger.db" if ledger else None,
+        "record": {"spool": f"{site.folder}/spool"},
     }
     return yaml.safe_dump(config, sort_keys=False)
 

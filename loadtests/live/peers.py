@@ -21,7 +21,7 @@ from loadtests.live.peer_configs import BENCH_KEY, Site
 from loadtests.live.peer_install import InstallError, fetch_program_version, install_debian_peer, install_python_peer
 
 DIRECT = "direct"
-SLUICE = "sluice"
+SLUICE, SLUICE_LEDGER = "sluice", "sluice-ledger"
 REFERENCE = "vllm-router"
 START_LIMIT_S = 60.0
 SMG_SLOTS = 4096
@@ -149,6 +149,13 @@ PEERS: dict[str, Peer] = {
             ready_path="/readyz",
         ),
         Peer(
+            SLUICE_LEDGER,
+            _install_sluice,
+            lambda program, site: peer_configs.build_sluice_command(str(program), site),
+            lambda site: {"sluice.yaml": peer_configs.build_sluice_config(site, ledger=True)},
+            ready_path="/readyz",
+        ),
+        Peer(
             REFERENCE,
             _install_python("vllm-router", "0.1.17", "vllm-router"),
             peer_configs.build_vllm_router_command,
@@ -198,7 +205,7 @@ def run_peer(peer: Peer, installed: Installed, site: Site) -> Iterator[Running]:
         (site.folder / name).write_text(text)
     log = site.folder / f"{peer.name}.log"
     argv = peer.build_command(installed.program, site)
-    with run_child(argv, log, cwd=REPOSITORY if peer.name == SLUICE else site.folder) as process:
+    with run_child(argv, log, cwd=REPOSITORY if peer.name in (SLUICE, SLUICE_LEDGER) else site.folder) as process:
         try:
             peer.register(site)
         except (OSError, ValueError, KeyError) as error:

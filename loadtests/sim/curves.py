@@ -1,7 +1,7 @@
 """Measures in the detailed simulator how a pool does at each load, for simulations of days that cannot afford steps.
 
 A curve is a table over load: offered work over what the workers can do. ``python -m loadtests.sim.curves`` measures it
-anew (three minutes) and writes ``loadtests/reports/scaling.curves.json``; simulations read that file.
+anew (some ten minutes) and writes ``loadtests/reports/scaling.curves.json``; simulations read that file.
 """
 
 import json

@@ -29,7 +29,7 @@ def prober(
     interval_s: Annotated[float, typer.Option(min=1.0, max=3600.0, help="Between two probes of a tier.")] = 10.0,
     limit_s: Annotated[float, typer.Option(min=0.1, max=600.0, help="A probe that takes longer is bad.")] = 60.0,
     host: Annotated[str, typer.Option(help="Address for scrapes.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port for scrapes.")] = 8083,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port for scrapes.")] = 8084,
     once: Annotated[bool, typer.Option("--once", help="One probe per tier; exit code 1 if one is bad.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --once: print JSON for a script.")] = False,
 ) -> None:

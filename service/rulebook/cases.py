@@ -112,7 +112,12 @@ def build_scenarios(objective: Objective) -> list[Scenario]:
         Scenario(
             "an outage of 20 minutes is told as soon as an hour's budget of it is spent, and the alert ends by itself",
             (good(Steps().rise(100, 120).stay(20).rise(100, 80)), bad(Steps().stay(120).rise(100, 20).stay(80))),
-            (Check(120, ()), Check(120 + told_m, both, _BURNING), Check(185, (), (_FAST,))),
+            (
+                Check(120, ()),
+                Check(120 + told_m, both, _BURNING),
+                Check(172, fast if objective.fast is Severity.PAGE else (), (_FAST,)),  # it would be over: it goes on
+                Check(185, (), (_FAST,)),
+            ),
             "MutantLongWindowOnly",
             (175,),
         ),

@@ -49,8 +49,7 @@ class _Entry:
 
 
 class Leasing:
-    """One gateway's dealings with the store. ``on_word`` hears which tenants were answered, or will not
-    be, ``on_count`` that there are more or fewer gateways."""
+    """One gateway's dealings with the store. ``on_word`` hears which tenants were answered, or will not be."""
 
     def __init__(self, source: LeaseSource, clock: Clock, month: Callable[[], int]) -> None:
         self._source = source
@@ -64,7 +63,6 @@ class Leasing:
         self.replicas = 1
         self.calls: Counter[tuple[str, Condition]] = Counter()
         self.on_word: Callable[[Sequence[TenantId]], None] = _hear_nothing
-        self.on_count: Callable[[], None] = lambda: None
 
     @property
     def away(self) -> bool:
@@ -111,15 +109,12 @@ class Leasing:
         self._tried_at = now
         if self.away or now >= self._counted_at + _COUNT_S:
             try:
-                replicas = await self._source.count_gateways(ALIVE_S)
+                self.replicas = await self._source.count_gateways(ALIVE_S)
             except StoreError as error:
                 self._note("count", error.condition, error)
             else:
                 self._counted_at = now
                 self._note("count", Condition.FINE)
-                if replicas != self.replicas:
-                    self.replicas = replicas
-                    self.on_count()
         if not self.away:
             await self._exchange(now)
 

@@ -36,7 +36,7 @@ class _Tally:
         self.good = [0] * len(_INDICATORS)
         self.bad = [0] * len(_INDICATORS)
         self.excluded = [0] * len(_INDICATORS)
-        self.misses = {cause.value: 0 for cause in Cause}
+        self.misses = dict.fromkeys(Cause, 0)
 
     def counts(self, place: int) -> tuple[int, int, int]:
         """Good, bad and excluded so far."""
@@ -50,8 +50,8 @@ class SloEvents:
     Each request counts once under ``availability``, so that its good, bad and excluded events add up to all requests;
     under the others only where they apply to it. A tier that is not configured counts as ``none``.
 
-    Cost in CPU, CPython 3.11, two busy shared cores, best of nine: 0.11 us for a request that met everything, 0.36 us
-    for any other.
+    Cost in CPU, CPython 3.11, two busy shared cores, best of nine: 0.11 us for a request that met everything, 0.45 us
+    for any other, 0.2 us more if it missed.
     """
 
     def __init__(self, tiers: Iterable[TierName], model: str) -> None:
@@ -79,8 +79,8 @@ class SloEvents:
                     tally.bad[place] += 1
                 elif result is _EXCLUDED:
                     tally.excluded[place] += 1
-            if (cause := attribute(verdict)) is not None:
-                tally.misses[cause.value] += 1
+            if verdict.met_all is _BAD and (cause := attribute(verdict)) is not None:
+                tally.misses[cause] += 1
 
     def counts(self) -> Counts:
         """Bad and valid events so far."""
@@ -99,7 +99,7 @@ class SloEvents:
         for name, tally in self._tallies.items():
             if name is not None:
                 good, bad, _ = tally.counts(place)
-                found[name, Indicator.ALL] = (tally.misses[Cause.CAPACITY.value], good + bad)
+                found[name, Indicator.ALL] = (tally.misses[Cause.CAPACITY], good + bad)
         return found
 
     def families(self) -> Iterator[Family]:
@@ -119,7 +119,7 @@ class SloEvents:
         yield Family(
             SLO_MISSES,
             [
-                ((name or NO_TIER, cause), count)
+                ((name or NO_TIER, cause.value), count)
                 for name, tally in self._tallies.items()
                 for cause, count in tally.misses.items()
             ],

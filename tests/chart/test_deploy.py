@@ -80,7 +80,7 @@ def test_secrets_come_from_the_environment_and_are_asked_for():
 
 def test_composes_settings_are_accepted_and_fit_its_patience():
     file = DEPLOY / "compose" / "sluice.yaml"
-    done = CliRunner().invoke(app, ["check", "-c", str(file)])
+    done = CliRunner().invoke(build_app("check"), ["check", "-c", str(file)])
     assert done.exit_code == 0, done.output
     settings = yaml.safe_load(file.read_text())
     patience = {name: int(each["stop_grace_period"][:-1]) for name, each in OURS.items() if "stop_grace_period" in each}

@@ -63,7 +63,7 @@ def test_jobs_are_called_what_the_rules_call_them():
         if relabeling["targetLabel"] == "job"
     }
     asked = {job for path in RULES for job in re.findall(r'job="([^"]+)"', path.read_text())}
-    assert "sluice-gateway" in jobs
+    assert jobs == {"sluice-gateway", "sluice-worker"}
     assert asked <= jobs
 
 

@@ -43,7 +43,7 @@ def test_sluice_check_is_content(case, tmp_path):
     file = tmp_path / "sluice.yaml"
     file.write_text(settings_of(CASES[case]))
     in_a_pod = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
-    done = CliRunner().invoke(app, ["check", "-c", str(file)], env=in_a_pod)
+    done = CliRunner().invoke(build_app("check"), ["check", "-c", str(file)], env=in_a_pod)
     assert done.exit_code == 0, done.output
 
 

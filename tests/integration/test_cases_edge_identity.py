@@ -309,7 +309,9 @@ async def test_a_key_is_judged_with_each_request_of_a_connection(requests):
         tenants = [request.tenant_id for request in requests]
         assert tenants == ["acme", "acme", "umbra", "umbra", "umbra", "acme", "acme"]
         assert await ask(others) == 200
-        gateway.corridor._directory.replace([(hash_key(KEY.encode()), Tenant(TenantId("new"), TierName("default")))])
+        gateway.corridor._directory.replace(
+            [(hash_key(KEY.encode()), Tenant(TenantId("new"), TierName("default")), None)]
+        )
         assert [await ask(others), await ask(ours), await ask(ours)] == [401, 200, 200]
         assert [request.tenant_id for request in requests[-2:]] == ["new", "new"]
 

@@ -39,19 +39,37 @@ def test_rules_do_what_they_should(cases):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_promtool_notices_when_a_gate_is_missing(tmp_path):
-    """A rule without its gates breaks the silence on one failure in a quiet hour: the tests are able to fail."""
+@pytest.mark.parametrize(
+    ("file", "pattern", "replacement", "scenario", "told"),
+    [
+        (
+            "alerts-priority", r"\n +and slo:bad:increase.*", "", "one failure among three",
+            'got: {alertname="SluiceBudgetBurnFast"}',
+        ),
+        ("alerts-priority", r"\n +and slo:bad:increase.*events:.*", "", "a quiet hour after", "SluiceBudgetBurnFast"),
+        ("alerts-priority", r"\n +and slo:bad:ratio(5m|30m).*", "", "an outage of 20 minutes", "2h65m|3h5m"),
+        ("alerts-priority", r"\n +keep_firing_for: 5m", "", "an outage of 20 minutes", "2h52m"),
+        ("recording", r" or slo:\w+:increase1h", "", "first minutes of a Prometheus", "got: nil"),
+        ("recording", r" > 0\)", ")", "six hours without a request", "NaN"),
+        ("recording", r"increase\(", "delta(", "one of two replicas restarts", "exp|got"),
+        ("alerts-priority", r"for: 1m", "for: 30m", "no gateway reports", "got: nil"),
+    ],
+)  # fmt: skip
+def test_promtool_notices_a_rule_that_is_wrong(tmp_path, file, pattern, replacement, scenario, told):
+    """Each precaution left out breaks the scenario that is about it: the tests are able to fail."""
     shutil.copytree(SLO, tmp_path, dirs_exist_ok=True)
-    alerts = tmp_path / "rules" / "alerts-priority.yaml"
-    kept = [line for line in alerts.read_text().splitlines() if not re.match(r" +and slo:bad:increase", line)]
-    alerts.write_text("\n".join(kept))
+    rules = tmp_path / "rules" / f"{file}.yaml"
+    changed, count = re.subn(pattern, replacement, rules.read_text())
+    assert count
+    rules.write_text(changed)
     path = tmp_path / "tests" / "priority.yaml"
     cases = yaml.safe_load(path.read_text())
-    cases["tests"] = [case for case in cases["tests"] if "one failure among three" in case["name"]]
+    cases["tests"] = [case for case in cases["tests"] if scenario in case["name"]]
+    assert len(cases["tests"]) == 1
     path.write_text(yaml.safe_dump(cases))
     done = promtool("test", "rules", str(path))
-    assert done.returncode != 0
-    assert 'got: {alertname="SluiceBudgetBurnFast"}' in done.stdout + done.stderr
+    assert done.returncode != 0, "nobody noticed"
+    assert re.search(told, done.stdout + done.stderr), done.stdout + done.stderr
 
 
 def test_the_configurations_to_begin_with_are_valid():

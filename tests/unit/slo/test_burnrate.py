@@ -135,3 +135,10 @@ def test_after_a_gap_in_the_readings_what_came_in_it_is_spread_over_it():
     assert rates.find_burn_rate(OBJECTIVE, 300) == pytest.approx(10.0)
     rates.observe(4100.5, {KEY: (40, 4100)})
     assert rates.find_burn_rate(OBJECTIVE, 300) == pytest.approx(10.0)
+
+
+def test_bad_events_of_a_window_are_counted():
+    rates = BurnRates(PLAN, [TIER], 0.0)
+    objective = TIER.objectives[0]
+    rates.observe(10.0, {(objective.tier, objective.indicator): (3, 100)})
+    assert rates.count_bad(objective, 300) == 3
