@@ -111,7 +111,7 @@ class WorkerLimit:
         used = batch >= _SATURATED * self.limit
         if told and used:
             wished = self.limit * _GROWTH_AFTER + 1.0 if self._found else self.limit * 2.0
-        if target_s is None and self.slots is None:
+        if told and target_s is None and self.slots is None:
             self._found = False  # no promise bounds it, or none that could be kept: what it carries is no mistake
             wished = max(wished, batch)
         if target_s is not None and pace.known:

@@ -40,12 +40,13 @@ class ForgetsRelease(FlowController):
 class SendsToTheSick(FlowController):
     """Health is ignored."""
 
-    def _sort_out(self):
-        super()._sort_out()
+    def handle(self, event, now):
+        out = super().handle(event, now)
         for worker in self._state.ledger.workers.values():
             if worker.listed and not worker.draining and worker not in self._state.ledger.usable:
                 worker.healthy = True
                 self._state.ledger.usable.append(worker)
+        return out
 
 
 class SendsToTheDraining(FlowController):
@@ -162,7 +163,7 @@ class ExceedsTheLimit(FlowController):
         for worker in self._state.ledger.usable:
             worker.permits += 1
         super()._arrived(event, now)
-        self._sort_out()
+        self._state.ledger.sort_out(self._state.config.requests_per_worker)
 
 
 class CountsTokensTwice(FlowController):
@@ -279,7 +280,7 @@ class IgnoresGrowth(FlowController):
     def handle(self, event, now):
         if isinstance(event, Reconfigured):
             self._state.config = event.config
-            self._sort_out()
+            self._state.ledger.sort_out(self._state.config.requests_per_worker)
             return []
         return super().handle(event, now)
 

@@ -142,3 +142,11 @@ def test_a_bound_that_nobody_promises_any_more_is_given_up(line):
     observe(limit, 90, pace=line)
     assert not limit.found
     assert limit.limit >= 90
+
+
+def test_a_reading_that_tells_nothing_gives_no_bound_up(line):
+    limit = WorkerLimit(100)
+    observe(limit, 100, target_s=0.03, pace=line)
+    found = limit.limit
+    limit.observe(WorkerLoad(1.0), 90.0, 90, 0.0, None, line)
+    assert (limit.found, limit.limit) == (True, found)
