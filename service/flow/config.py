@@ -47,7 +47,7 @@ class SheddingConfig:
     of the output of the last minute may be thrown away by taking work back. ``brownout_forced`` is the operator's:
     1 refuses best effort, 2 excess too and suspends the floor, 3 the lowest guaranteed rank as well; what waits or runs
     goes on. ``ceilings`` say up to which share of a worker's permits traffic of a band may be sent there, so that the
-    rest stays free for dearer bands; a band that is not named has none.
+    rest stays free for dearer bands; a band that is not named has none. An idle worker takes one of any band.
     """
 
     floor_ratio: float = 0.02

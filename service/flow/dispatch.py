@@ -63,7 +63,7 @@ def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> f
     if not has_permit(state, worker, now):
         return None
     for band, ceiling in state.config.shedding.ceilings:
-        if band == entry.band and len(worker.held) >= worker.permits * ceiling:
+        if band == entry.band and worker.held and len(worker.held) >= worker.permits * ceiling:
             return None
     guaranteed = is_guaranteed(entry.band)
     stale_s = 0.0 if worker.load is None else worker.find_stale_s(now)
