@@ -267,7 +267,7 @@ def test_an_aborted_stream_frees_the_worker_and_leaves_no_trace(client: httpx.Cl
         lines = answer.iter_lines()  # kept: httpx closes the connection of a reader that is thrown away
         while '"content":""' in (line := next(lines)) or not line:
             pass  # the role comes before the engine has begun; the first text shows that it has
-        wait_until(lambda: read_value(client, "vllm:generation_tokens") > generated)
+    wait_until(lambda: read_value(client, "vllm:generation_tokens") > generated)  # what it says before is older
     wait_for_value(client, "vllm:num_requests_running", 0)
     assert 0 < read_value(client, "vllm:generation_tokens") - generated < 3000
     # Why the ledger must live in the gateway: the worker does not count what it did not finish.
