@@ -144,7 +144,7 @@ async def test_a_deadline_and_a_session_of_the_client(monkeypatch):
 async def test_a_model_outside_the_contract_is_refused():
     async with Pair() as pair:
         tenant = Tenant(TenantId("narrow"), TierName("default"), models=frozenset({"another"}))
-        pair.gateway.corridor._directory.replace([(hash_key(b"narrow"), tenant)])
+        pair.gateway.corridor._directory.replace([(hash_key(b"narrow"), tenant, None)])
         answer = await pair.ask(CHAT, chat(model=MODEL), ("x-api-key: narrow",))
         assert (answer.status, answer.json()["error"]["param"]) == (403, "model")
         assert (await pair.ask(CHAT, chat(model="x" * 1000), ("x-api-key: narrow",))).status == 404
