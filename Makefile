@@ -28,7 +28,7 @@ test: $(READY) ## Install what tests need, then run the gates and all tests (CI=
 	@$(PYTHON) -m pytest --cov --cov-report=
 	@$(PYTHON) -m coverage report --fail-under=90
 	@$(PYTHON) -m coverage report --include='service/domain/*,service/flow/*,service/slo/*' --fail-under=100
-	@$(PYTHON) -m pytest -q tests/unit/telemetry/test_cost.py # skipped above: a tracer is paid for with every line
+	@$(PYTHON) -m pytest -q tests/unit/telemetry/test_cost.py tests/unit/ledger/test_cost.py tests/unit/runtime/test_decisions.py # in part skipped above: a tracer is paid for with every line
 
 lint: $(READY) ## ruff, mypy and the import rules
 	@mkdir -p var
