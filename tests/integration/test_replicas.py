@@ -47,11 +47,11 @@ class Fleet:
         return list(total.values())
 
     async def look_until(self, wanted, patience_s):
-        """Sums of permits until they are as ``wanted``."""
+        """Sums of permits until they are as ``wanted``; the seconds it took."""
         begun = time.monotonic()
         while time.monotonic() - begun < patience_s:
             if wanted(seen := await self.sum_permits()):
-                return
+                return time.monotonic() - begun
             await asyncio.sleep(0.05)
         raise AssertionError(f"still {seen} after {patience_s} s")
 
@@ -111,23 +111,19 @@ async def run_fleet(folder, count=4):
             await fleet.client.aclose()
 
 
-PATIENCE_S = 30.0
-"""Long, for machines that are busy with other things."""
-
-
 def all_of_it(sums):
     return sums == [CARRIES, CARRIES]
 
 
 async def test_they_act_as_one_whoever_dies(tmp_path):
     async with run_fleet(tmp_path) as fleet:
-        await fleet.look_until(all_of_it, PATIENCE_S)
+        await fleet.look_until(all_of_it, 10.0)
         assert [await fleet.read(one, "sluice_replicas") for one in fleet.gateways] == [{"": 4.0}] * 4
         await asyncio.sleep(3.0)
 
         dead = fleet.gateways.pop()
         dead.process.kill()
-        await fleet.look_until(all_of_it, PATIENCE_S)  # how soon is in the simulator's report
+        assert await fleet.look_until(all_of_it, 5.0) < 2.5  # with the grain of looking; see the simulator's report
 
         fleet.redis.kill()
         until = time.monotonic() + 3.0
@@ -142,9 +138,9 @@ async def test_they_act_as_one_whoever_dies(tmp_path):
         fleet.redis.start()
         begun = time.monotonic()
         while any([(await fleet.read(one, "sluice_replicas_silent"))[""] for one in fleet.gateways]):
-            assert time.monotonic() - begun < PATIENCE_S
+            assert time.monotonic() - begun < 5.0
             await asyncio.sleep(0.05)
-        await fleet.look_until(all_of_it, PATIENCE_S)
+        await fleet.look_until(all_of_it, 5.0)
 
         assert await fleet.count_rejected() == 0.0
         assert CARRIES - 2 <= fleet.most <= VALVE
