@@ -135,7 +135,10 @@ async def reconcile(rig: Rig, requests: int, restarts: int, say: Say, seed: int 
 
 
 async def _injure(rig: Rig, chance: random.Random) -> None:
-    """Now and then a worker breaks an answer, refuses, or dies and comes again."""
+    """Now and then a worker breaks an answer, refuses, or dies and comes again; at first one breaks some, so that the
+    shortest run has met it."""
+    first: list[dict[str, object]] = [{"kind": "die", "after": 3, "times": 4}]
+    await asyncio.to_thread(rig.set_faults, 0, first)
     while True:
         await asyncio.sleep(chance.uniform(0.2, 0.8))
         index = chance.randrange(len(rig.worker_ports))
