@@ -261,15 +261,22 @@ def test_an_aborted_stream_frees_the_worker_and_leaves_no_trace(client: httpx.Cl
     def aborted() -> float:
         return read_value(client, "vllm:request_success", finished_reason="abort")
 
-    wait_for_value(client, "vllm:num_requests_running", 0)
-    before, generated = aborted(), read_value(client, "vllm:generation_tokens")
-    with client.stream("POST", "/v1/chat/completions", json=chat(model_name, stream=True, max_tokens=3000)) as answer:
-        lines = answer.iter_lines()  # kept: httpx closes the connection of a reader that is thrown away
-        while '"content":""' in (line := next(lines)) or not line:
-            pass  # the role comes before the engine has begun; the first text shows that it has
-    wait_until(lambda: read_value(client, "vllm:generation_tokens") > generated)  # what it says before is older
-    wait_for_value(client, "vllm:num_requests_running", 0)
-    assert 0 < read_value(client, "vllm:generation_tokens") - generated < 3000
+    def generate_and_leave() -> float:
+        """Tokens the worker made of an answer whose reader left at the first text."""
+        wait_for_value(client, "vllm:num_requests_running", 0)
+        generated = read_value(client, "vllm:generation_tokens")
+        body = chat(model_name, stream=True, max_tokens=3000)
+        with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            lines = answer.iter_lines()  # kept: httpx closes the connection of a reader that is thrown away
+            while '"content":""' in (line := next(lines)) or not line:
+                pass  # the role comes before the engine has begun; the first text shows that it has
+        wait_until(lambda: read_value(client, "vllm:generation_tokens") > generated)  # what it says before is older
+        wait_for_value(client, "vllm:num_requests_running", 0)
+        return read_value(client, "vllm:generation_tokens") - generated
+
+    before = aborted()
+    # On a busy machine this small model may be done before its front has seen that the reader left: once suffices.
+    assert any(0 < generate_and_leave() < 3000 for _ in range(6))
     # Why the ledger must live in the gateway: the worker does not count what it did not finish.
     assert aborted() == before
 
