@@ -1,6 +1,7 @@
 """The same ledger in a real PostgreSQL: entries, rollups, dropped months, verification, and a server that goes away."""
 
 import asyncio
+import contextlib
 import random
 import tempfile
 from pathlib import Path
@@ -29,15 +30,30 @@ def postgres():
 def books(postgres, tmp_path):
     kept = Books(tmp_path, postgres.url)
     yield kept
-    kept.run("drop schema public cascade")
-    kept.run("create schema public")
-    kept.close()
+    _empty(kept)
 
 
-def test_what_sqlite_says_postgres_says(books, tmp_path):
+def _empty(books):
+    books.run("drop schema public cascade")
+    books.run("create schema public")
+    books.close()
+
+
+@pytest.fixture
+def open_more():
+    """Further books, closed whatever becomes of the test."""
+    with contextlib.ExitStack() as stack:
+
+        def open_one(*where):
+            return stack.enter_context(contextlib.closing(Books(*where)))
+
+        yield open_one
+
+
+def test_what_sqlite_says_postgres_says(books, open_more, tmp_path):
     chance = random.Random(3)
     settled = [build_random(number, NOVEMBER_S + chance.random() * 5 * DAY_S, chance) for number in range(600)]
-    other = Books(tmp_path / "lite")
+    other = open_more(tmp_path / "lite")
     accounts = []
     for one in (books, other):
         one.record(settled)
@@ -48,7 +64,6 @@ def test_what_sqlite_says_postgres_says(books, tmp_path):
         assert report.evidence.entries == report.evidence.counted == 600
         accounts.append([(a.tenant, a.tier, a.total.standings, a.uptime, a.credit, a.classes) for a in report.accounts])
     assert accounts[0] == accounts[1]
-    other.close()
 
 
 def test_draining_twice_and_dropping_a_month(books):
@@ -66,8 +81,8 @@ def test_draining_twice_and_dropping_a_month(books):
         assert any("entry 3 is not what was recorded" in fault for fault in verify(connection).faults)
 
 
-def test_two_gateways_share_a_database(books, postgres, tmp_path):
-    other = Books(tmp_path / "other", postgres.url)
+def test_two_gateways_share_a_database(books, open_more, postgres, tmp_path):
+    other = open_more(tmp_path / "other", postgres.url)
     for number in range(20):
         for one in (books, other):
             one.record([build_settled(number, NOVEMBER_S + number)])
@@ -77,11 +92,11 @@ def test_two_gateways_share_a_database(books, postgres, tmp_path):
         report = build_report(connection, "2026-11", None, NOVEMBER_S + 40 * DAY_S)
     assert (found.faults, found.chains) == ([], 2)
     assert [account.total.requests for account in report.accounts] == [40]
-    other.close()
 
 
 def test_a_server_that_goes_away_costs_no_request_and_no_entry(postgres, tmp_path):
     with open_rig(tmp_path, 26660, ledger=postgres.url) as rig:
         finding = asyncio.run(go_without(rig, 6.0, postgres.stop, postgres.start, lambda line: None))
+    _empty(Books(tmp_path / "after", postgres.url))  # the next test finds what the fixture would have left
     assert finding.faults == []
     assert finding.figures["waiting_at_the_end"] > 5
