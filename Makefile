@@ -13,6 +13,9 @@ else
 READY :=
 endif
 
+# Tests that run beside the others: properties and scenarios use the core, the rest mostly waits for other programs.
+BESIDE := tests/property tests/scenarios $(addprefix tests/integration/test_,drill.py calibrate.py slo_rules.py record_postgres.py)
+
 .PHONY: help run test lint bench-overhead bench-overload bench-calibrate sim drill bench-quotas bench-streams bench-slow-readers bench-aiperf bench-rolling clean
 
 help: ## List the targets
@@ -25,10 +28,10 @@ test: $(READY) ## Install what tests need, then run the gates and all tests (CI=
 	@PYTHON=$(PYTHON) deploy/test-parts.sh
 	@$(MAKE) --no-print-directory lint PYTHON=$(PYTHON)
 	@$(PYTHON) -m coverage erase
-	@# The hunts of the property tests need no ports and no tracer: they run beside the rest, on the other core.
-	@$(PYTHON) -m pytest -q tests/property > var/property.log 2>&1 & hunts=$$!; \
-	$(PYTHON) -m pytest --cov --cov-report= --ignore=tests/property || { kill $$hunts 2>/dev/null; exit 1; }; \
-	wait $$hunts || { cat var/property.log; exit 1; }
+	@# What hunts without ports or waits for clocks needs no tracer: it runs beside the rest, on the other core.
+	@$(PYTHON) -m pytest -q $(BESIDE) > var/beside.log 2>&1 & beside=$$!; \
+	$(PYTHON) -m pytest --cov --cov-report= $(addprefix --ignore=,$(BESIDE)) || { kill $$beside 2>/dev/null; exit 1; }; \
+	wait $$beside || { cat var/beside.log; exit 1; }
 	@$(PYTHON) -m coverage report --fail-under=90
 	@$(PYTHON) -m coverage report --include='service/domain/*,service/flow/*,service/slo/*' --fail-under=100
 	@$(PYTHON) -m pytest -q tests/unit/telemetry/test_cost.py tests/unit/ledger/test_cost.py tests/unit/runtime/test_decisions.py # in part skipped above: a tracer is paid for with every line

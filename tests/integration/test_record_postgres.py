@@ -95,7 +95,7 @@ def test_two_gateways_share_a_database(books, open_more, postgres, tmp_path):
 
 
 def test_a_server_that_goes_away_costs_no_request_and_no_entry(postgres, tmp_path):
-    with open_rig(tmp_path, 26660, ledger=postgres.url) as rig:
+    with open_rig(tmp_path, 27100, ledger=postgres.url) as rig:
         finding = asyncio.run(go_without(rig, 6.0, postgres.stop, postgres.start, lambda line: None))
     _empty(Books(tmp_path / "after", postgres.url))  # the next test finds what the fixture would have left
     assert finding.faults == []
