@@ -165,7 +165,7 @@ class FlowController(FlowViews):
         for displaced in displace_for(state, entry):
             self._turn_away(displaced, Outcome.SHED, foresee_wait_s(state, displaced, now), now)
         state.room.add(entry)
-        self._out.append(Enqueue(entry.request.request_id, state.room.size, build_grounds(state, entry, wait_s)))
+        self._out.append(Enqueue(entry.request.request_id, state.room.size, build_grounds(state, entry, wait_s, now)))
         self._out += taken_back
 
     def _first_token(self, event: FirstTokenSeen, now: float) -> None:
@@ -264,7 +264,7 @@ class FlowController(FlowViews):
     def _turn_away(self, entry: Waiting, outcome: Outcome, wait_s: float | None, now: float) -> None:
         outcome = name_lateness(entry, outcome)
         note_congestion(self._state, entry, outcome, now)
-        self._refuse(entry.request.request_id, outcome, wait_s, build_grounds(self._state, entry, wait_s))
+        self._refuse(entry.request.request_id, outcome, wait_s, build_grounds(self._state, entry, wait_s, now))
 
     def _refuse(
         self, request_id: RequestId, outcome: Outcome, wait_s: float | None, grounds: Grounds | None = None,

@@ -55,7 +55,7 @@ def foresee_ttft_s(state: FlowState, entry: Waiting, worker: WorkerState) -> flo
     prefill = worker.prefill if worker.prefill.known else state.prefill
     unread = entry.estimate.prompt_tokens if entry.known is None else find_unread_tokens(entry, worker)
     tokens = worker.backlog_tokens + unread
-    return prefill.predict_s(tokens) * worker.medians.factor(tokens)
+    return prefill.predict_s(tokens) * worker.medians.factor(tokens, worker.decoding)
 
 
 def fits(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> float | None:
@@ -163,6 +163,7 @@ def send(state: FlowState, entry: Waiting, worker: WorkerState, ttft_s: float, n
     if entry.request.request_id in state.room:
         state.room.remove(entry.request.request_id)
         state.room.band(entry.band).charge(entry)
+        state.last_arrivals[entry.band] = entry.request.arrived_at
     _keep_floor(state, entry)
     estimate = entry.estimate
     unread = estimate.prompt_tokens if entry.known is None else find_unread_tokens(entry, worker)

@@ -53,8 +53,9 @@ def learn_first_token(state: FlowState, running: Running, worker: WorkerState, n
     lot = entry.sequence * _SCATTER >> 16
     if lot & 1 and worker.prefill.known:
         # held against what would be foreseen by now: the forecast of its dispatch may be of a time that knew less
-        medians, tokens = worker.medians, running.ahead_tokens
-        medians.observe(tokens, worker.prefill.predict_s(tokens) * medians.factor(tokens), seconds)
+        medians, tokens, beside = worker.medians, running.ahead_tokens, running.beside
+        foreseen_s = worker.prefill.predict_s(tokens) * medians.factor(tokens, beside)
+        medians.observe(tokens, beside, foreseen_s, seconds)
     if worker.prefill.samples < _TAUGHT or not lot & _SAMPLED:
         worker.prefill.observe(running.ahead_tokens, seconds)
         state.prefill.observe(running.ahead_tokens, seconds)

@@ -22,7 +22,7 @@ class Running:
     """One request on a worker. ``ahead_tokens`` are the uncached prompt tokens, its own among them, that the worker had
     to read before its first token; ``ttft_s`` is when that was foreseen, from dispatch; ``mark_s`` see
     :meth:`service.flow.slack.Slack.begin`; ``known_ratio`` is the part of the prompt that the worker's prefix cache
-    should hold."""
+    should hold; ``beside`` were decoding there when it came."""
 
     entry: Waiting
     permit: Permit
@@ -31,6 +31,7 @@ class Running:
     ttft_s: float
     mark_s: float
     known_ratio: float = 0.0
+    beside: int = 0
     first_token_at: float | None = None
     revoked: bool = False
 
@@ -127,7 +128,7 @@ class PermitLedger:
         mark_s = self._charge(entry, worker, tokens, now) if promised else inf
         worker.backlog_tokens += tokens
         worker.sent_tokens += tokens
-        running = Running(entry, permit, tokens, worker.backlog_tokens, ttft_s, mark_s)
+        running = Running(entry, permit, tokens, worker.backlog_tokens, ttft_s, mark_s, beside=worker.decoding)
         if entry.known is not None:
             running.known_ratio = find_known_ratio(entry, worker)
         self.running[request.request_id] = running

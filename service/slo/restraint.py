@@ -14,8 +14,8 @@ Ceilings fall at once, and rise by a tenth at a time after a calm of two minutes
 burn that they cure.
 
 What it does, in the detailed simulator with the mix of ``loadtests.sim.curves`` on six workers for two minutes
-(``tests/scenarios/test_restraint.py``): at 1.3 times the capacity priority missed 43 promises without ceilings and 15
-with those of full strain, at 1.5 times 72 and 37.
+(``tests/scenarios/test_restraint.py``): at 1.3 times the capacity priority missed 25 promises without ceilings and 16
+with those of full strain, at 1.6 times 106 and 13.
 
 *Trade-offs*: permits that are kept free are idle until a dearer request comes; misses that other faults cause do not
 strain, so a sick worker holds nobody back.

@@ -32,11 +32,11 @@ def count_misses(scenario: Scenario, ceilings: tuple[tuple[int, float], ...]) ->
 
 
 def test_ceilings_at_full_strain_save_promises_of_the_dearest_tier() -> None:
-    scenario = build_scenario(1.3, 6, 120.0)
+    scenario = build_scenario(1.6, 6, 120.0)
     strained = Restraint().observe(
         [spec.tier for spec in scenario.tiers], [Strain(TierName("priority"), FULL, FULL)], 0.0
     )  # fmt: skip
     free, free_served = count_misses(scenario, ())
     held, held_served = count_misses(scenario, list_ceilings(strained))
-    assert held < 0.6 * free
-    assert held_served < 0.1 * free_served  # what comes to an idle worker is served
+    assert held < 0.4 * free
+    assert held_served < 0.4 * free_served  # what comes to an idle worker is served

@@ -20,7 +20,7 @@ def test_it_stays_within_reason():
     quantile = Quantile(0.95)
     for _ in range(1000):
         quantile.observe(1.0, 1000.0)
-    assert quantile.q == 2.0
+    assert quantile.q == 3.0
     for _ in range(10_000):
         quantile.observe(1.0, 0.001)
     assert quantile.q == -1.0
@@ -60,47 +60,56 @@ def test_several_exceedances_on_end_widen_it_faster():
 
 class TestMedians:
     def test_nothing_is_added_before_anything_was_seen(self):
-        assert Medians().factor(100) == 1.0
+        assert Medians().factor(100, 5) == 1.0
 
     def test_half_of_the_outcomes_come_to_lie_below(self):
         chance, medians = random.Random(3), Medians()
         below = 0
         for turn in range(2000):
-            predicted = medians.factor(100)
+            predicted = medians.factor(100, 5)
             observed = 1.4 * chance.lognormvariate(0.0, 0.3)
             below += turn >= 500 and observed <= predicted
-            medians.observe(100, predicted, observed)
+            medians.observe(100, 5, predicted, observed)
         assert below / 1500 == pytest.approx(0.5, abs=0.03)
-        assert medians.factor(100) == pytest.approx(1.4, rel=0.1)
+        assert medians.factor(100, 5) == pytest.approx(1.4, rel=0.1)
 
     def test_sizes_are_told_apart(self):
         chance, medians = random.Random(4), Medians()
         for _ in range(2000):
             for tokens, true in ((100, 1.2), (10_000, 0.8)):
-                medians.observe(tokens, medians.factor(tokens), true * chance.lognormvariate(0.0, 0.3))
-        assert medians.factor(100) > 1.1 > 0.9 > medians.factor(10_000)
+                medians.observe(tokens, 5, medians.factor(tokens, 5), true * chance.lognormvariate(0.0, 0.3))
+        assert medians.factor(100, 5) > 1.1 > 0.9 > medians.factor(10_000, 5)
+
+    def test_crowds_are_told_apart(self):
+        chance, medians = random.Random(4), Medians()
+        for _ in range(2000):
+            for beside, true in ((0, 0.8), (40, 1.2)):
+                foreseen = medians.factor(100, beside)
+                medians.observe(100, beside, foreseen, true * chance.lognormvariate(0.0, 0.3))
+        assert medians.factor(100, 0) < 0.9 < 1.1 < medians.factor(100, 63)
+        assert medians.factor(100, 500) == medians.factor(100, 70)  # all that are larger count as one
 
     @pytest.mark.parametrize("jump", [3.0, 1 / 3.0])
     def test_a_jump_is_followed_within_thirty_requests_at_all_sizes(self, jump):
         medians = Medians()
         for _ in range(30):
-            medians.observe(100, medians.factor(100), jump)
-        assert medians.factor(5000) == pytest.approx(jump, rel=0.35)
+            medians.observe(100, 5, medians.factor(100, 5), jump)
+        assert medians.factor(5000, 5) == pytest.approx(jump, rel=0.35)
 
     @pytest.mark.parametrize("seen", [1e9, 1e-9])
     def test_a_factor_has_bounds(self, seen):
         medians = Medians()
         for _ in range(300):
-            medians.observe(100, 1.0, seen)
-            medians.observe(100, medians.factor(100), medians.factor(100) * (0.9 if seen > 1 else 1.1))
+            medians.observe(100, 5, 1.0, seen)
+            medians.observe(100, 5, medians.factor(100, 5), medians.factor(100, 5) * (0.9 if seen > 1 else 1.1))
         for _ in range(100):
-            medians.observe(100, medians.factor(100), seen)
-        assert 0.2 * 0.2 <= medians.factor(100) <= 5.0 * 5.0
+            medians.observe(100, 5, medians.factor(100, 5), seen)
+        assert 0.2 * 0.2 <= medians.factor(100, 5) <= 5.0 * 5.0
 
     def test_one_size_alone_has_bounds_too(self):
         medians = Medians()
         for _ in range(400):
-            medians.observe(100, 1.0, 2.0)
-            medians.observe(9999, 1.0, 0.5)
-        assert medians.factor(100) < 5.0
-        assert medians.factor(9999) > 0.2
+            medians.observe(100, 5, 1.0, 2.0)
+            medians.observe(9999, 5, 1.0, 0.5)
+        assert medians.factor(100, 5) < 5.0
+        assert medians.factor(9999, 5) > 0.2

@@ -35,14 +35,14 @@ def test_a_first_token_teaches_the_pool_and_the_worker(state):
     before = calibration.q
     learn_first_token(state, state.ledger.running["r"], worker, 0.5)
     assert calibration.q > before
-    assert worker.medians.factor(100) == 1.0  # every second one teaches them
+    assert worker.medians.factor(100, 0) == 1.0  # every second one teaches them
     state.ledger.running["r"].entry.sequence = next(n for n in range(9) if (n * 0x9E3779B1 >> 16) & 1)
     learn_first_token(state, state.ledger.running["r"], worker, 0.5)
-    assert worker.medians.factor(100) == 1.0  # nor do they learn before there is a forecast to be held against
+    assert worker.medians.factor(100, 0) == 1.0  # nor do they learn before there is a forecast to be held against
     for _ in range(8):
         worker.prefill.observe(100, 0.1)
     learn_first_token(state, state.ledger.running["r"], worker, 0.5)
-    assert worker.medians.factor(100) > 1.0
+    assert worker.medians.factor(100, 0) > 1.0
     assert worker.prefill.predict_s(100) > 0.1
     assert state.prefill.predict_s(100) > 0.1
 
