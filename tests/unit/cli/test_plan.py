@@ -37,7 +37,7 @@ def test_in_words(trace: Path, tmp_path: Path) -> None:
     code, text = run(str(trace), *RATES, "--contract", "60,500,50,1", "--price", "2.5", "--picture", str(picture))
     assert code == 0, text
     assert "4.0 workers' worth on average" in text
-    assert "one zone dies (2 of 6)" in text
+    assert "one zone dies (2 of 5)" in text
     assert "from 99 % to 99.9 %" in text
     assert "with one more contract" in text
     assert picture.read_text().startswith("<svg")
