@@ -1,6 +1,7 @@
 """One client connection: how many there may be, how long each may take, and what its end means for its requests."""
 
 import asyncio
+import select
 from typing import Any, Protocol, cast
 
 import httptools
@@ -44,6 +45,10 @@ class CorridorEntry(Protocol):
     def client_stall_s(self) -> float:
         """How long a client may refuse to read."""
         ...
+
+
+_LEFT = getattr(select, "POLLRDHUP", 0)
+"""Where the system has no such event, only a connection that broke is noticed: poll always tells of that."""
 
 
 class _Deaf:
@@ -153,6 +158,9 @@ class ClientConnection(HttpToolsProtocol):
                 return
         elif self.transport.is_closing():  # once all of the last answer is sent, it is gone
             self._stalled_at = now
+        if self.pipeline and self._has_left():
+            self.transport.abort()
+            return
         if self._due_at is None or now < self._due_at or self.transport.is_closing():
             return
         self._due_at = None
@@ -168,6 +176,16 @@ class ClientConnection(HttpToolsProtocol):
             self._due_at = now + self._edge.body_timeout_s
         elif cycle.more_body and not cycle.response_complete:
             self._corridor.on_body_missing(cycle, Outcome.BODY_TIMEOUT)
+
+    def _has_left(self) -> bool:
+        """Whether the client closed its end, which nobody reads about while requests are pipelined: what it sends then
+        stays in the kernel, and its end would be behind that."""
+        sock = self.transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return False
+        poll = select.poll()
+        poll.register(sock.fileno(), _LEFT)
+        return bool(poll.poll(0))
 
     @property
     def arriving(self) -> bool:

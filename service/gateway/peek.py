@@ -20,6 +20,9 @@ _STRIPPED = frozenset(
 )  # fmt: skip
 """Fields that steer the engine or the transport: they are ours to set, never the client's."""
 _INT64_MAX = 2**63 - 1
+_FIELD_MAX, _OPTIONS_MAX = 4096, 65536
+"""Bytes of a field that is read here, and of ``stream_options``: all that anybody means fits, and what is longer would
+hold everybody up while it is decoded."""
 _VALUE = msgspec.json.Decoder()
 _NAME = msgspec.json.Decoder(str)
 _BOM = b"\xef\xbb\xbf"
@@ -64,7 +67,7 @@ def peek(
         body = body[3:]  # the worker would skip it too
         fields = split_members(body)
     try:
-        model: str | None = _NAME.decode(fields["model"])
+        model: str | None = _NAME.decode(fields["model"])  # other kinds of value fail at their first byte
     except (KeyError, msgspec.MsgspecError, UnicodeDecodeError):  # the exception, which needs a second look
         model = _string(fields, "model")
     if model is None:
@@ -143,10 +146,16 @@ def _value(fields: Mapping[str, msgspec.Raw], name: str) -> Any:  # noqa: ANN401
     raw = fields.get(name)
     if raw is None:
         return None
+    _check_size(raw, name, _FIELD_MAX)
     try:
         return _VALUE.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise PeekError(f"The field {name!r} is not valid JSON.", name) from None
+
+
+def _check_size(raw: msgspec.Raw, name: str, most: int) -> None:
+    if len(raw) > most:
+        raise PeekError(f"The field {name!r} is longer than {most} bytes.", name)
 
 
 def _string(fields: Mapping[str, msgspec.Raw], name: str) -> str | None:
@@ -192,6 +201,7 @@ def _options(fields: Mapping[str, msgspec.Raw]) -> bytes | None:
     The client's other members are kept, except one that would take effect only because usage is now asked for.
     """
     name = "stream_options"
+    _check_size(fields[name], name, _OPTIONS_MAX)
     raw = bytes(fields[name])
     if raw == b"null":
         return b'{"include_usage":true}'

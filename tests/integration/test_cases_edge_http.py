@@ -144,15 +144,16 @@ async def test_pipelined_requests_are_answered_in_order():
     assert said[2]["object"] == "list"
 
 
-async def test_a_client_that_pipelined_and_left_is_noticed_for_every_request():
+@pytest.mark.parametrize("politely", [False, True])
+async def test_a_client_that_pipelined_and_left_is_noticed_for_every_request(politely):
     async with Pair([HANG]) as pair:
         async with await pair.client() as client:
             client.writer.write(head() + BODY + head() + BODY + head(length=50_000) + BODY[:30])
             await until(lambda: len(pair.worker.received) == 1)
-            client.writer.transport.abort()
-        # reading is paused behind the first request, so a leaver is seen when the gateway next writes or reads
-        for connection in list(pair.gateway.connections):
-            connection.flow.resume_reading()
+            if politely:  # a FIN, and not a word of it while nobody reads
+                client.writer.close()
+            else:
+                client.writer.transport.abort()
         settled = await pair.gateway.settled(3)
         assert sorted(one.outcome.label for one in settled) == ["client_gone", "client_gone_early", "client_gone_early"]
         pair.gateway.check_nothing_is_held()
@@ -170,8 +171,7 @@ async def test_a_leaver_was_missed_by_telling_the_newest_request_only(monkeypatc
             client.writer.write(head() + BODY + head() + BODY)
             await until(lambda: len(pair.worker.received) == 1)
             client.writer.transport.abort()
-        for connection in list(pair.gateway.connections):
-            connection.flow.resume_reading()
+        await until(lambda: not pair.gateway.connections)
         await asyncio.sleep(0.1)
         assert pair.worker.open == 1
         assert pair.gateway.ledger.settlements == []

@@ -236,3 +236,28 @@ def test_keys_of_clients_are_not_collected():
         split_members(b'{"' + b"k" * 100 + b'%d" : 1}' % i)
     assert len(members._TOKENS) <= 256
     assert max(map(len, members._TOKENS)) <= 64
+
+
+LARGE = b"[" + b"[]," * 30_000 + b"[]]"
+
+
+@pytest.mark.parametrize("name", ["model", "service_tier", "max_tokens", "previous_response_id", "stream_options"])
+def test_a_field_that_is_read_here_is_not_decoded_when_it_is_huge(monkeypatch, name):
+    value = b'{"x":' + LARGE + b"}" if name == "stream_options" else LARGE
+    fields = {"model": b'"m"', "stream": b"true", name: value}
+    body = b"{" + b",".join(b'"%b":%b' % (key.encode(), raw) for key, raw in fields.items()) + b"}"
+    with pytest.raises(PeekError, match="longer than") as caught:
+        peek(body, True, b"")
+    assert caught.value.param == name
+
+
+@pytest.mark.parametrize("space", [b"", b" ", b"\n\t "])
+def test_members_are_counted_however_they_are_spaced(space):
+    body = b'{"model":"m",' + b",".join(b'"k%d"%b:1234567' % (number, space) for number in range(70_000)) + b"}"
+    with pytest.raises(PeekError, match="more than 65536 members"):
+        peek(body, True, b"")
+
+
+def test_text_full_of_colons_is_no_crowd_of_members():
+    body = b'{"model":"m","metadata":{"text":"' + b"a: " * 300_000 + b'"}}'
+    assert peek(body, True, b"").model == "m"
