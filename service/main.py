@@ -74,6 +74,8 @@ async def run_gateway(
     background = {asyncio.ensure_future(task) for task in house.background()}
     if house.costs is not None:
         background.add(asyncio.ensure_future(house.costs.run()))
+    for task in background:
+        task.add_done_callback(_tell_of_end)
     for beat in house.beats:
         beat.start()
     if house.record is not None:
@@ -98,3 +100,9 @@ async def run_gateway(
         if house.record is not None:
             await house.record.close()
     _log.info("left")
+
+
+def _tell_of_end(task: asyncio.Future[None]) -> None:
+    """What runs beside the requests must not end before they do, least of all in silence."""
+    if not task.cancelled() and (fault := task.exception()) is not None:
+        _log.critical("a task of the background has ended: restart this gateway", exc_info=fault)

@@ -6,15 +6,16 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from service.domain.condition import Condition
 from service.domain.contract import Allowance
 from service.domain.record import Changes
 from service.domain.units import ReplicaId, TenantId
 from service.gateway.directory import Directory
+from service.runtime.clock import sleep
 from service.runtime.driver import Driver
-from service.runtime.following import Following
+from service.runtime.following import PACE_S, Following
 from service.runtime.leasing import Leasing
 from service.runtime.ports import Clock
 from service.runtime.quota import Quotas
@@ -24,6 +25,7 @@ from service.settings.records import read_records
 from service.store.connect import RedisConfig
 from service.store.hub import Store
 from service.telemetry.gauges import QuotaFigures
+from service.workers.guard import run_guarded
 
 _log = logging.getLogger("sluice.store")
 
@@ -57,13 +59,18 @@ class Neighbours:
 
     def background(self) -> list[Coroutine[Any, Any, None]]:
         """What runs beside the requests until the end."""
-        return [self.leasing.run(), self.following.run(), self.load.run()]
+        return [
+            _keep("leases of quota", self.leasing),
+            _keep("following tenants and keys", self.following),
+            _keep("sharing the load", self.load),
+        ]
 
     async def enter(self) -> None:
         """Learn what the others know, if it can be learned, before the doors are opened."""
         self.load.begin()
-        await self.leasing.turn()
-        await self.following.turn()
+        for what, part in (("leases of quota", self.leasing), ("tenants and keys", self.following)):
+            if not await run_guarded(what, part.turn):
+                part.note_fault()
 
     async def leave(self) -> None:
         """Tell the others, if they can be told, that this one is gone."""
@@ -91,6 +98,20 @@ class Neighbours:
         if allowances != self.allowances:
             self.allowances = allowances
             self._on_allowances()
+
+
+class _Part(Protocol):
+    async def run(self) -> None: ...
+
+    def note_fault(self) -> None: ...
+
+
+async def _keep(what: str, part: _Part) -> None:
+    """Run ``part`` until cancelled: a turn that fails is logged and counted, and is not the last one."""
+    while True:
+        if not await run_guarded(what, part.run):
+            part.note_fault()
+        await sleep(PACE_S)
 
 
 def read_quota_figures(quotas: Quotas, neighbours: Neighbours | None) -> QuotaFigures:

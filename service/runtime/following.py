@@ -50,6 +50,10 @@ class Following:
         self._epoch, self._version = changes.epoch, changes.version
         await self._take(changes)
 
+    def note_fault(self) -> None:
+        """A turn failed in our own code."""
+        self._note(Condition.FAILED, StoreError(Condition.FAILED, "a fault of our own, see above"))
+
     def _note(self, condition: Condition, error: StoreError | None) -> None:
         self.calls["directory", condition] += 1
         if condition is self.condition:

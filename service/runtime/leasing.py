@@ -164,6 +164,10 @@ class Leasing:
         next_at = min([entry.due_at for entry in self._entries.values()], default=now + _COUNT_S)
         return max(min(next_at, self._counted_at + _COUNT_S) - now, 0.001)
 
+    def note_fault(self) -> None:
+        """A turn failed in our own code."""
+        self._note("exchange", Condition.FAILED, StoreError(Condition.FAILED, "a fault of our own, see above"))
+
     def _note(self, call: str, condition: Condition, error: StoreError | None = None) -> None:
         """Count it; one line in the log when the state changes."""
         self.calls[call, condition] += 1

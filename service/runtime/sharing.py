@@ -76,6 +76,10 @@ class LoadSharing:
         self._note(Condition.FINE)
         guard(None, "others' reports", self._driver.submit, ReplicasSeen(report.number, tuple(others)))
 
+    def note_fault(self) -> None:
+        """A turn failed in our own code."""
+        self._note(Condition.FAILED, StoreError(Condition.FAILED, "a fault of our own, see above"))
+
     def _note(self, condition: Condition, error: StoreError | None = None) -> None:
         self.calls[condition] += 1
         if condition is not self.condition:

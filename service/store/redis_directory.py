@@ -49,7 +49,9 @@ class RedisDirectory:
         if not names:
             return None
         texts = await bounded(self._read(names), self._limit_s)
-        return Changes(present, latest, False, [(name.decode(), text) for name, text in zip(names, texts, strict=True)])
+        return Changes(
+            present, latest, False, [(read_name(name), text) for name, text in zip(names, texts, strict=True)]
+        )
 
     async def write(self, records: Mapping[str, str | None]) -> int:
         """Put or, with ``None``, remove records; the answer is the version from which they are in force.
@@ -66,7 +68,7 @@ class RedisDirectory:
         return int(found)
 
     async def _read(self, names: list[bytes]) -> list[bytes | None]:
-        texts: list[Any] = await self._client.hmget(RECORDS, [name.decode() for name in names])
+        texts: list[Any] = await self._client.hmget(RECORDS, names)
         return texts
 
     async def _load(self, epoch: str, version: int) -> Changes:
@@ -96,4 +98,9 @@ class _Pages:
     def __iter__(self) -> Iterator[tuple[str, bytes]]:
         for page in self._pages:
             parts = page.split(b"\0")  # JSON has no zero bytes
-            yield from zip([name.decode() for name in parts[::2]], parts[1::2], strict=True)
+            yield from zip([read_name(name) for name in parts[::2]], parts[1::2], strict=True)
+
+
+def read_name(name: bytes) -> str:
+    """The name of a record; one that is no UTF-8 is nobody's, and must not keep the others from being read."""
+    return name.decode("utf-8", "backslashreplace")

@@ -102,6 +102,23 @@ def test_a_keys_life(service):
     assert all(int(redis.say("PTTL", key)) > 0 for key in redis.say("KEYS", "*").split())
 
 
+RUBBISH = """
+redis.call('HSET', KEYS[1], 'key:\\255', '{}')
+redis.call('ZADD', KEYS[2], redis.call('HINCRBY', KEYS[3], 'version', 1), 'key:\\255')
+"""
+
+
+def test_a_record_of_rubbish_keeps_no_other_from_being_followed(service):
+    redis, gateways, config, tenants = service
+    put(config, tenants)
+    redis.say("EVAL", RUBBISH, "3", *[f"sluice:{{directory}}:{name}" for name in ("records", "changes", "head")])
+    made = make_key(config)
+    assert becomes(gateways, made["key"], 200) < 2.0
+    run(config, "keys", "revoke", made["id"])
+    assert becomes(gateways, made["key"], 401) < 2.0
+    redis.say("EVAL", "redis.call('HDEL', KEYS[1], 'key:\\255')", "1", "sluice:{directory}:records")
+
+
 def test_a_key_ends_when_it_was_said_to(service):
     _, gateways, config, tenants = service
     put(config, tenants)
