@@ -98,6 +98,9 @@ class Bookkeeper:
             if surplus > 0:  # the disk hangs
                 del self._settled[self._pending_max :]
                 self._overflowed += surplus
+            if len(self._opened) > self._pending_max:  # what has ended needs no beginning; the rest may be forgotten
+                live = [one for one in self._opened if one.outcome is None]
+                self._opened = live[-self._pending_max // 2 :]
             return
         if self._writing is not None:
             written, self._writing = self._writing, None

@@ -86,10 +86,14 @@ class ClerkLink:
 
     async def _run(self) -> None:
         while not self._leaving.is_set():
-            await self._live()
+            why = "the clerk has ended"
+            try:
+                await self._live()
+            except OSError as error:  # no descriptors, no memory, no process to be had: that passes
+                why = f"the clerk cannot be started: {error}"
             if not self._leaving.is_set():
-                self.fault = "the clerk has ended"
-                _log.error("the clerk has ended; another starts in %.0f s, the spool keeps what comes", _AGAIN_S)
+                self.fault = why
+                _log.error("%s; another starts in %.0f s, the spool keeps what comes", why, _AGAIN_S)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._leaving.wait(), _AGAIN_S)
 

@@ -82,6 +82,9 @@ class Drain:
             if begins.seq != head.seq or begins.digest != head.digest:
                 if begins.seq > head.seq:
                     raise ChainConflictError(f"{path} begins after entry {begins.seq}, {segment} ends with {head.seq}")
+                if begins.seq < head.seq:  # lines that were taken were then cut off by the writer, whose disk was full
+                    self.forget()
+                    return True
                 continue
             self._segment, self._offset = path, 0
             segment.unlink()

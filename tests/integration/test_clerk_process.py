@@ -53,6 +53,18 @@ async def test_it_asks_and_hears_how_far_the_database_is(quick):
     await link.stop()
 
 
+async def test_a_clerk_that_cannot_be_started_is_told_and_tried_again(quick, tmp_path):
+    program = tmp_path / "clerk"
+    link = ClerkLink({"seq": 7}, (str(program),))
+    link.start()
+    await until(lambda: link.fault is not None)
+    assert "cannot be started" in link.fault
+    program.write_text(f"#!{sys.executable}\n{ECHO}")
+    program.chmod(0o755)
+    await until(lambda: link.seq == 7)
+    await link.stop()
+
+
 async def test_a_clerk_that_dies_is_followed_by_another(quick):
     link = ClerkLink({"seq": 7}, (sys.executable, "-c", ECHO))
     link.start()

@@ -144,9 +144,11 @@ def test_a_disk_that_hangs_never_holds_the_loop(tmp_path):
     book.flush()
     assert hung.wait(30)
     for number in range(1, 40):
+        book.open(settled(number))
         book.settle(settled(number))
         book.flush()  # returns though the disk does not
     assert book.pending == 11  # one is in the thread's hands
+    assert len(book._opened) <= 10
     release.set()
     book._writing.result()
     book.flush()

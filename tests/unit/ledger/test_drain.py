@@ -5,6 +5,7 @@ import random
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from service.ledger import spool as spool_module
 from service.ledger.book import Book, ChainConflictError
 from service.ledger.drain import Drain
 from service.ledger.entry import FIELDS, FIRST_HASH, weigh
@@ -196,3 +197,27 @@ def test_a_spool_that_goes_on_after_a_restart_is_followed(tmp_path):
     assert books.take_all() == 1
     assert books.rows("select count(distinct chain) from entries_2026_11") == [(1,)]
     books.close()
+
+
+def test_what_was_taken_before_the_writer_cut_it_off_is_not_taken_twice_nor_the_end(books, monkeypatch):
+    """The disk fills in the middle of a write: for a moment whole lines of it stand there, and the clerk looks then."""
+    books.record([build_settled(number, NOVEMBER_S) for number in range(5)])
+    books.take_all()
+    write_whole = spool_module._write_whole
+
+    def write_half(file, data):
+        file.write(data[: data.index(b"\n", len(data) // 2) + 1])
+        while books.drain.step(0):
+            pass
+        raise OSError(28, "no space left on device")
+
+    more = [build_settled(number, NOVEMBER_S) for number in range(5, 15)]
+    monkeypatch.setattr(spool_module, "_write_whole", write_half)
+    with pytest.raises(OSError, match="no space"):
+        books.record(more)
+    monkeypatch.setattr(spool_module, "_write_whole", write_whole)
+    books.record(more)
+    books.record([build_settled(number, NOVEMBER_S) for number in range(15, 30)])
+    books.take_all()
+    assert books.drain.seq == books.spool.head.seq == 30
+    assert books.rows("select count(*), count(distinct seq) from entries_2026_11") == [(30, 30)]
