@@ -84,7 +84,9 @@ class House(Papers):
         self._journal = open_journal(
             logs.journal, logs.journal_max_bytes, JournalHeader(seed, plan.flow, wall_offset_s)
         )
-        self.record = open_record(plan, clock, loop.call_later)
+        self._directory = Directory(clock.wall)
+        self._directory.replace(plan.keys, plan.tenants)
+        self.record = open_record(plan, clock, loop.call_later, self._directory.find_tenant)
         observers: list[Observer] = [
             self._recorder,
             self._decisions,
@@ -102,12 +104,11 @@ class House(Papers):
         costs = plan.deletion_cost
         self.costs = None if costs is None else DeletionCosts(costs, self.monitor.status, chance)
         self._request_log = RequestLog(logs.requests)
-        self._directory = Directory(clock.wall)
-        self._directory.replace(plan.keys, plan.tenants)
         self.neighbours = None if plan.redis is None else Neighbours(
             plan.redis, plan.corridor.model, self._driver, self._directory, clock,
             lambda: self._corridor.config.tiers, lambda: self._quotas.month,
             lambda: self.pressure.reconfigure(self.plan.flow),
+            (lambda ladders: None) if self.record is None else self.record.note_ladders,
         )  # fmt: skip
         leasing = None if self.neighbours is None else self.neighbours.leasing
         self._quotas = quotas = Quotas(self._driver, clock, loop.call_later, leasing)

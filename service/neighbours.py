@@ -21,7 +21,7 @@ from service.runtime.ports import Clock
 from service.runtime.quota import Quotas
 from service.runtime.sharing import LoadSharing
 from service.settings.build import find_allowances
-from service.settings.records import read_records
+from service.settings.records import find_ladders, read_records
 from service.store.connect import RedisConfig
 from service.store.hub import Store
 from service.telemetry.gauges import QuotaFigures
@@ -34,7 +34,8 @@ _REFUSED_SHOWN = 10
 
 class Neighbours:
     """``pool`` names the workers that all of them serve. ``tiers`` gives the tiers in force, ``month`` the calendar
-    month as accounts know it; ``on_allowances`` hears that guaranteed worker-seconds have changed.
+    month as accounts know it; ``on_allowances`` hears that guaranteed worker-seconds have changed,
+    ``on_ladders`` who has another ladder of credits than the standard one.
     """
 
     def __init__(
@@ -47,12 +48,15 @@ class Neighbours:
         tiers: Callable[[], Iterable[str]],
         month: Callable[[], int],
         on_allowances: Callable[[], None],
+        on_ladders: Callable[[Mapping[TenantId, str]], None],
     ) -> None:
         self._store = Store(redis, pool=pool)
         self.load = LoadSharing(driver, self._store.load, ReplicaId(self._store.gateway), clock.now)
         self._directory = directory
         self._tiers = tiers
         self._on_allowances = on_allowances
+        self._on_ladders = on_ladders
+        self._ladders: Mapping[TenantId, str] = {}
         self.leasing = Leasing(self._store.leases, clock, month)
         self.following = Following(self._store.directory, self._take)
         self.allowances: Mapping[TenantId, Allowance] = {}
@@ -98,6 +102,11 @@ class Neighbours:
         if allowances != self.allowances:
             self.allowances = allowances
             self._on_allowances()
+        kept = {} if changes.whole else self._ladders
+        ladders = {name: own for name, own in kept.items() if name not in found.tenants} | find_ladders(found.tenants)
+        if ladders != self._ladders:
+            self._ladders = ladders
+            self._on_ladders(ladders)
 
 
 class _Part(Protocol):

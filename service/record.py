@@ -3,20 +3,21 @@
 import asyncio
 import datetime
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from service.domain.tenant import Tenant
 from service.domain.tier import Tier
+from service.domain.units import TenantId
 from service.ledger.bookkeeper import COMMIT_S, Bookkeeper
 from service.ledger.clerk_link import ClerkLink
 from service.ledger.spool import Spool, SpoolTakenError
 from service.runtime.beat import Beat
 from service.runtime.ports import Clock, Later
 from service.settings.build import Plan
-from service.settings.terms import build_ladder
+from service.settings.terms import STANDARD_LADDER, build_ladder, build_terms
 from service.slo.attainment import SLIS, compute_budget_left, compute_ratio
 
 _log = logging.getLogger("sluice.ledger")
@@ -40,11 +41,40 @@ class RecordFigures:
     database_away: bool
 
 
+FindTenant = Callable[[TenantId], Tenant | None]
+
+
+def _know_nobody(tenant_id: TenantId) -> Tenant | None:
+    """There is no shared store."""
+
+
+class _Fingerprints(dict[TenantId, str]):
+    """Fingerprints of contracts: of the file's tenants by name, of the store's by what they bought. Read in the
+    thread that writes the spool."""
+
+    def __init__(self, written: Mapping[TenantId, str], find_tenant: FindTenant) -> None:
+        super().__init__(written)
+        self._find_tenant = find_tenant
+
+    def get(self, tenant_id: TenantId, default: Any = None) -> Any:  # noqa: ANN401
+        """The fingerprint, or ``default``."""
+        known = super().get(tenant_id)
+        if known is not None or not tenant_id:
+            return known
+        tenant = self._find_tenant(tenant_id)
+        return default if tenant is None or tenant.contract is None else tenant.contract.fingerprint
+
+
 class Record:
     """Everything that keeps the record of this gateway, on the running loop."""
 
-    def __init__(self, plan: Plan, clock: Clock, later: Later, bookkeeper: Bookkeeper, clerk: ClerkLink) -> None:
+    def __init__(
+        self, plan: Plan, clock: Clock, later: Later, bookkeeper: Bookkeeper, clerk: ClerkLink,
+        find_tenant: FindTenant = _know_nobody,
+    ) -> None:  # fmt: skip
         self._plan = plan
+        self._find_tenant = find_tenant
+        self._ladders: Mapping[TenantId, str] = {}
         self._clock = clock
         self._alarmed = False
         self._told: dict[str, tuple[float, asyncio.Future[dict[str, Any]]]] = {}
@@ -54,7 +84,7 @@ class Record:
             Beat(COMMIT_S, bookkeeper.flush, later, clock.now),
             Beat(5.0, self._watch_room, later, clock.now),
         )
-        self._clerk.note_terms(plan.terms.config_hash, plan.terms_document)
+        self._note_terms()
 
     def start(self) -> None:
         """Drain from now on."""
@@ -63,10 +93,22 @@ class Record:
             beat.start()
 
     def reconfigure(self, plan: Plan) -> None:
-        """Other promises are in force from now on."""
-        self._plan = plan
-        self.bookkeeper.terms = plan.terms
-        self._clerk.note_terms(plan.terms.config_hash, plan.terms_document)
+        """Other promises are in force from now on; what another start is needed for stays as it is."""
+        started = self._plan.settings
+        settings = plan.settings.model_copy(update={"model": started.model, "record": started.record})
+        self._plan = replace(plan, settings=settings)
+        self._note_terms()
+
+    def note_ladders(self, ladders: Mapping[TenantId, str]) -> None:
+        """Tenants of the shared store with another ladder of credits than the standard one."""
+        self._ladders = ladders
+        self._note_terms()
+
+    def _note_terms(self) -> None:
+        terms, document = build_terms(self._plan.settings, self._plan.corridor.tiers, self._ladders)
+        contracts = _Fingerprints(terms.contracts, self._find_tenant)
+        self.bookkeeper.terms = replace(terms, contracts=contracts)
+        self._clerk.note_terms(terms.config_hash, document)
 
     async def close(self) -> None:
         """Write what there is, and let the clerk take it in."""
@@ -107,7 +149,8 @@ class Record:
         if "fault" in told:
             return None
         settings = self._plan.settings
-        name = next((one.credits for one in settings.tenants if one.id == tenant.tenant_id), "standard")
+        own = next((one.credits for one in settings.tenants if one.id == tenant.tenant_id), None)
+        name = own or self._ladders.get(tenant.tenant_id, STANDARD_LADDER)
         tier = self._plan.corridor.tiers.get(tenant.tier)
         return {
             "object": "sla",
@@ -151,7 +194,7 @@ def _describe_attainment(tally: Mapping[str, Any], tier: Tier | None) -> dict[st
     return told
 
 
-def open_record(plan: Plan, clock: Clock, later: Later) -> Record | None:
+def open_record(plan: Plan, clock: Clock, later: Later, find_tenant: FindTenant) -> Record | None:
     """The record of this start, if one is wanted: its spool is the folder of its port.
 
     Raises:
@@ -171,7 +214,7 @@ def open_record(plan: Plan, clock: Clock, later: Later) -> Record | None:
             "retention_months": settings.record.retention_months,
         }
     )
-    return Record(plan, clock, later, bookkeeper, clerk)
+    return Record(plan, clock, later, bookkeeper, clerk, find_tenant)
 
 
 __all__ = ["Record", "RecordFigures", "SpoolTakenError", "open_record"]

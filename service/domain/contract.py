@@ -41,6 +41,7 @@ class Contract:
     Requests and tokens (prompt and output) are counted over any minute, ``concurrency`` counts requests that wait or
     run, ``tokens_per_month`` counts over the calendar month in UTC. ``work`` is guaranteed capacity: what comes above
     it is excess and is never refused for it. ``continuation``: a stream whose worker dies may go on at another.
+    ``fingerprint`` names these terms in the record, where they are not named with their tenant.
     """
 
     requests_per_minute: int | None = None
@@ -51,6 +52,7 @@ class Contract:
     excess: Excess = Excess.REFUSE
     credits: str | None = None
     continuation: bool = True
+    fingerprint: str | None = None
 
     @property
     def limited(self) -> bool:

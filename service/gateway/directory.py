@@ -42,7 +42,7 @@ class Directory:
             tenant_id = self._stored.get(digest)
             if tenant_id is None:
                 return None
-            tenant = self._written_tenants.get(tenant_id) or self._tenants.get(tenant_id)
+            tenant = self.find_tenant(tenant_id)
         if self._ends and digest in self._ends and self._wall() >= self._ends[digest]:
             return None
         return tenant
@@ -89,6 +89,10 @@ class Directory:
             while self._upcoming and self._wall() >= self._upcoming[0]:
                 heapq.heappop(self._upcoming)
             self.generation += 1
+
+    def find_tenant(self, tenant_id: TenantId) -> Tenant | None:
+        """The tenant of this name, of the file or of the store."""
+        return self._written_tenants.get(tenant_id) or self._tenants.get(tenant_id)
 
     def stored_tenants(self) -> list[Tenant]:
         """Tenants that the store describes."""

@@ -152,14 +152,26 @@ class _Promises:
         for document in self._latest_first:
             promised = document["tiers"].get(tier)
             if promised is not None:
-                known = next((one["tenants"][tenant] for one in self._latest_first if tenant in one["tenants"]), None)
-                steps = [] if known is None else known["credits"]
                 return Promise(
                     promised["availability"], promised["attainment"],
                     {int(edge): target_s for edge, target_s in promised["ttft"].items()}, promised["tpot_s"],
-                    Ladder(tuple(Step(below, credit) for below, credit in steps)),
+                    Ladder(tuple(Step(below, credit) for below, credit in self._find_steps(tenant))),
                 )  # fmt: skip
         return Promise()
+
+    def _find_steps(self, tenant: str) -> Sequence[tuple[float, float]]:
+        """The tenant's ladder: its own, or for tenants of the shared store the one that is named there."""
+        for document in self._latest_first:
+            if tenant in document["tenants"]:
+                own: Sequence[tuple[float, float]] = document["tenants"][tenant]["credits"]
+                return own
+        for document in self._latest_first:
+            ladders = document.get("ladders", {})
+            name = document.get("stored", {}).get(tenant, "standard")
+            if "standard" in ladders:
+                stored: Sequence[tuple[float, float]] = ladders.get(name, ladders["standard"])
+                return stored
+        return ()
 
 
 def _watch(hours: Iterable[Hour], total: int, progress: Progress) -> Iterable[Hour]:

@@ -63,7 +63,6 @@ class Plan:
     redis: RedisConfig | None
     maintenance: tuple[MaintenanceWindow, ...]
     terms: Terms
-    terms_document: str
 
     @property
     def sells(self) -> bool:
@@ -95,7 +94,7 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
     limits = settings.limits
     worker_key = environment.get(settings.pool.api_key_env) if settings.pool.api_key_env else None
     tiers = _build_tiers(settings)
-    terms, document = build_terms(settings, tiers)
+    terms, _ = build_terms(settings, tiers)
     source = build_source(settings.pool, environment)
     contracts: dict[Contract, Contract] = {}
     tenants = tuple(build_tenant(tenant, contracts) for tenant in settings.tenants)
@@ -129,7 +128,6 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
             for window in settings.maintenance
         ),
         terms=terms,
-        terms_document=document,
     )
 
 

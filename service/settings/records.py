@@ -4,6 +4,7 @@ What is written was checked against the schema of the file; what is read is chec
 gateway that starts reads a hundred thousand of them.
 """
 
+import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from service.domain.tenant import Tenant
 from service.domain.units import TenantId, TierName
 from service.settings.parts import Part
 from service.settings.sold import TenantSettings
+from service.settings.terms import STANDARD_LADDER
 
 
 class KeyRecord(Part):
@@ -94,6 +96,15 @@ def read_records(texts: Iterable[tuple[str, bytes | None]], tiers: Collection[st
     return found
 
 
+def find_ladders(tenants: Mapping[TenantId, Tenant | None]) -> dict[TenantId, str]:
+    """Those with another ladder of credits than the standard one."""
+    return {
+        tenant_id: tenant.contract.credits
+        for tenant_id, tenant in tenants.items()
+        if tenant is not None and tenant.contract is not None and tenant.contract.credits not in (None, STANDARD_LADDER)
+    }
+
+
 def write_tenant(tenant: TenantSettings) -> tuple[str, str]:
     """Name and text of a tenant; keys have records of their own."""
     text = tenant.model_dump_json(exclude={"keys"}, exclude_defaults=True)
@@ -113,8 +124,8 @@ def _read_tenant(tenant_id: TenantId, text: bytes, offered: Mapping[str, TierNam
     if tier is None:
         raise ValueError(f"there is no tier {written.tier!r}")
     contract: Contract | None = None
-    if written.contract is not None:
-        terms = (written.contract, written.excess, written.credits)
+    if written.contract is not None or written.credits != STANDARD_LADDER:
+        terms = (written.contract or _StoredContract(), written.excess, written.credits)
         contract = sold.get(terms)
         if contract is None:
             contract = sold[terms] = _build_contract(*terms)
@@ -128,6 +139,7 @@ def _build_contract(written: _StoredContract, excess: str, ladder: str) -> Contr
         written.requests_per_minute, written.tokens_per_minute, written.concurrency, written.tokens_per_month,
         None if rate is None or burst is None else Allowance(rate, burst),
         Excess(excess), ladder, written.stream_continuation,
+        hashlib.sha256(msgspec.json.encode((written, excess, ladder))).hexdigest()[:12],
     )  # fmt: skip
 
 

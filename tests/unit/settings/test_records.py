@@ -1,9 +1,11 @@
 """What the store keeps of tenants and keys, written and read again."""
 
+from dataclasses import replace
+
 from service.domain.contract import Allowance, Contract, Excess
 from service.domain.mark import Mark
 from service.domain.tenant import Tenant
-from service.settings.records import KeyRecord, read_records, write_key, write_tenant
+from service.settings.records import KeyRecord, find_ladders, read_records, write_key, write_tenant
 from service.settings.sold import TenantSettings
 
 CONTRACT = {"requests_per_minute": 6, "worker_seconds_rate": 1.5, "worker_seconds_burst": 3.0}
@@ -23,7 +25,10 @@ def test_what_is_written_is_read_again():
     digest = b"\1" * 32
     records = as_bytes(write_tenant(sold), write_tenant(same), write_tenant(prober), write_key(digest, key))
     found = read_records(records, ["gold", "flex"])
-    contract = Contract(6, work=Allowance(1.5, 3.0), excess=Excess.RUN, credits="standard")
+    contract = replace(found.tenants["acme"].contract, fingerprint=None)
+    assert contract == Contract(6, work=Allowance(1.5, 3.0), excess=Excess.RUN, credits="standard")
+    contract = found.tenants["acme"].contract
+    assert len(contract.fingerprint) == 12
     assert found.tenants["acme"] == Tenant("acme", "gold", contract=contract)
     assert found.tenants["beta"].contract is found.tenants["acme"].contract
     assert found.tenants["probe"] == Tenant(
@@ -31,6 +36,18 @@ def test_what_is_written_is_read_again():
     )
     assert found.keys == {digest: ("acme", 9.0)}
     assert found.refused == []
+
+
+def test_another_ladder_of_credits_is_part_of_what_is_kept():
+    plain = TenantSettings.model_validate({"id": "plain", "tier": "gold"})
+    without = TenantSettings.model_validate({"id": "without", "tier": "gold", "credits": "none"})
+    own = TenantSettings.model_validate({"id": "own", "tier": "gold", "contract": CONTRACT, "credits": "steep"})
+    found = read_records(as_bytes(*map(write_tenant, (plain, without, own))), ["gold"])
+    assert find_ladders(found.tenants) == {"without": "none", "own": "steep"}
+    assert found.tenants["plain"].contract is None
+    assert not found.tenants["without"].contract.limited
+    prints = {found.tenants[name].contract.fingerprint for name in ("without", "own")}
+    assert len(prints) == 2
 
 
 def test_what_cannot_be_read_is_told_and_what_is_gone_is_gone():
