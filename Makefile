@@ -30,8 +30,8 @@ test: $(READY) ## Install what tests need, then run the gates and all tests (CI=
 	@$(PYTHON) -m coverage erase
 	@# What hunts without ports or waits for clocks needs no tracer: it runs beside the rest, on the other core.
 	@$(PYTHON) -m pytest -q $(BESIDE) > var/beside.log 2>&1 & beside=$$!; \
-	$(PYTHON) -m pytest --cov --cov-report= $(addprefix --ignore=,$(BESIDE)) || { kill $$beside 2>/dev/null; exit 1; }; \
-	wait $$beside || { cat var/beside.log; exit 1; }
+	failed=0; $(PYTHON) -m pytest --cov --cov-report= $(addprefix --ignore=,$(BESIDE)) || failed=1; \
+	wait $$beside || { cat var/beside.log; failed=1; }; exit $$failed
 	@$(PYTHON) -m coverage report --fail-under=90
 	@$(PYTHON) -m coverage report --include='service/domain/*,service/flow/*,service/slo/*' --fail-under=100
 	@$(PYTHON) -m pytest -q tests/unit/telemetry/test_cost.py tests/unit/ledger/test_cost.py tests/unit/runtime/test_decisions.py # in part skipped above: a tracer is paid for with every line

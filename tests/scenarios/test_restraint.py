@@ -39,4 +39,4 @@ def test_ceilings_at_full_strain_save_promises_of_the_dearest_tier() -> None:
     free, free_served = count_misses(scenario, ())
     held, held_served = count_misses(scenario, list_ceilings(strained))
     assert held < 0.4 * free
-    assert held_served < 0.4 * free_served  # what comes to an idle worker is served
+    assert held_served < 0.25 * free_served  # what comes to an idle worker is served
