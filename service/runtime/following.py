@@ -47,8 +47,8 @@ class Following:
             return
         if self._epoch and changes.epoch != self._epoch:  # begun anew, with less than what is known
             changes = Changes(changes.epoch, changes.version, False, changes.records)
-        self._epoch, self._version = changes.epoch, changes.version
         await self._take(changes)
+        self._epoch, self._version = changes.epoch, changes.version  # only now: what was not taken is asked for again
 
     def note_fault(self) -> None:
         """A turn failed in our own code."""

@@ -2,6 +2,8 @@
 
 import logging
 
+import pytest
+
 from service.domain.condition import Condition, StoreError
 from service.domain.record import Changes
 from service.runtime.following import Following
@@ -20,6 +22,24 @@ class Source:
         if isinstance(answer, StoreError):
             raise answer
         return answer
+
+
+async def test_what_could_not_be_taken_is_asked_for_again():
+    change = Changes("one", 4, True, [("t:a", b"{}")])
+    source = Source(change, change)
+    taken = []
+
+    async def take(changes):
+        taken.append(changes.version)
+        if len(taken) == 1:
+            raise KeyError("a fault of our own")
+
+    following = Following(source, take)
+    with pytest.raises(KeyError):
+        await following.turn()
+    await following.turn()
+    assert taken == [4, 4]
+    assert source.asked == [("", 0)] * 2
 
 
 async def test_each_change_is_taken_once_and_a_store_begun_anew_takes_nothing_away(caplog):
