@@ -108,7 +108,7 @@ class Record:
         terms, document = build_terms(self._plan.settings, self._plan.corridor.tiers, self._ladders)
         contracts = _Fingerprints(terms.contracts, self._find_tenant)
         self.bookkeeper.terms = replace(terms, contracts=contracts)
-        self._clerk.note_terms(terms.config_hash, document)
+        self._clerk.note_terms(terms.config_hash, document, int(self._clock.wall() * 1_000_000))
 
     async def close(self) -> None:
         """Write what there is, and let the clerk take it in."""
@@ -206,7 +206,8 @@ def open_record(plan: Plan, clock: Clock, later: Later, find_tenant: FindTenant)
         return None
     folder = Path(settings.record.spool) / str(settings.listen.port)
     spool = Spool(folder, settings.record.spool_max_bytes)
-    bookkeeper = Bookkeeper(spool, plan.terms, clock.now, clock.wall)
+    terms, _ = build_terms(settings, plan.corridor.tiers)
+    bookkeeper = Bookkeeper(spool, terms, clock.now, clock.wall)
     clerk = ClerkLink(
         {
             "database": settings.ledger,

@@ -70,12 +70,15 @@ class Book:
                 )
             )  # fmt: skip
 
-    def note_terms(self, config_hash: str, document: str, wall_us: int) -> None:
-        """Keep the terms that entries refer to, if they are not there yet."""
+    def note_terms(self, config_hash: str, document: str, since_us: int) -> None:
+        """Keep the terms that entries refer to. Those that are taken up once more, as after a change that was undone,
+        are dated anew, since the latest are what reports go by."""
         with self._engine.begin() as connection:
-            known = connection.scalar(select(func.count()).where(TERMS.c.config_hash == config_hash))
-            if not known:
-                connection.execute(insert(TERMS).values(config_hash=config_hash, document=document, since_us=wall_us))
+            known_us = connection.scalar(select(TERMS.c.since_us).where(TERMS.c.config_hash == config_hash))
+            if known_us is None:
+                connection.execute(insert(TERMS).values(config_hash=config_hash, document=document, since_us=since_us))
+            elif known_us < since_us:
+                connection.execute(update(TERMS).where(TERMS.c.config_hash == config_hash).values(since_us=since_us))
 
     def take(self, chain: str, lines: Sequence[Line], wall_us: int) -> None:
         """Add ``lines``, which follow what the database has of ``chain``."""

@@ -53,14 +53,14 @@ class Clerk:
         self._ready = False
         self._failures = 0
         self._pruned_at = 0.0
-        self._terms: list[tuple[str, str]] = []
+        self._terms: list[tuple[str, str, int]] = []
         self.fault: str | None = None
         self.idle = False
         """The last step found nothing to do."""
 
-    def note_terms(self, config_hash: str, document: str) -> None:
-        """Terms that entries from now on refer to."""
-        self._terms.append((config_hash, document))
+    def note_terms(self, config_hash: str, document: str, since_us: int) -> None:
+        """Terms that entries refer to from ``since_us`` on."""
+        self._terms.append((config_hash, document, since_us))
 
     @property
     def status(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Clerk:
             self._book.prepare()
             self._ready = True
         while self._terms:
-            self._book.note_terms(*self._terms[0], wall_us)
+            self._book.note_terms(*self._terms[0])
             del self._terms[0]
         if self._wall() - self._pruned_at > _PRUNE_S:
             self._prune(wall_us)

@@ -28,7 +28,7 @@ class ClerkLink:
     def __init__(self, config: Mapping[str, Any], command: tuple[str, ...] = COMMAND) -> None:
         self._config = dict(config)
         self._command = command
-        self._terms: tuple[str, str] | None = None
+        self._terms: tuple[str, str, int] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._number = 0
@@ -55,9 +55,9 @@ class ClerkLink:
                     process.kill()
                 await asyncio.wait(late)
 
-    def note_terms(self, config_hash: str, document: str) -> None:
-        """Terms in force from now on."""
-        self._terms = (config_hash, document)
+    def note_terms(self, config_hash: str, document: str, since_us: int) -> None:
+        """Terms in force from ``since_us`` on; a clerk that is started later hears of them with the same date."""
+        self._terms = (config_hash, document, since_us)
         self._say({"terms": self._terms})
 
     async def ask(self, tenant: str) -> dict[str, Any]:

@@ -34,7 +34,7 @@ TERMS = Table(
     "terms", METADATA,
     Column("config_hash", String(64), primary_key=True),
     Column("document", Text, nullable=False, comment="JSON: tiers with their promises, tenants with their contracts"),
-    Column("since_us", BigInteger, nullable=False, comment="when a gateway first had it in force"),
+    Column("since_us", BigInteger, nullable=False, comment="when a gateway last took it up"),
 )  # fmt: skip
 
 MONTHS = Table(

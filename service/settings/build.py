@@ -19,7 +19,6 @@ from service.gateway.server import EdgeConfig
 from service.launch.fallback import find_fallbacks, parse_engine_report
 from service.launch.profile import WorkerProfile
 from service.launch.profiles import build_cpu_small_profile, build_m31_flash_profile
-from service.ledger.entry import Terms
 from service.runtime.limits import RelayConfig
 from service.settings.checks import find_cross_faults
 from service.settings.fault import SettingsRefusedError
@@ -28,7 +27,6 @@ from service.settings.parts import Part
 from service.settings.schema import LimitSettings, Settings, TierSettings
 from service.settings.sold import TenantSettings
 from service.settings.source import build_deletion_cost, build_source
-from service.settings.terms import build_terms
 from service.store.connect import RedisConfig
 from service.workers.addresses import WorkerAddress, parse_address
 from service.workers.deletion_cost import DeletionCostConfig
@@ -62,7 +60,6 @@ class Plan:
     tenants: tuple[Tenant, ...]
     redis: RedisConfig | None
     maintenance: tuple[MaintenanceWindow, ...]
-    terms: Terms
 
     @property
     def sells(self) -> bool:
@@ -94,7 +91,6 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
     limits = settings.limits
     worker_key = environment.get(settings.pool.api_key_env) if settings.pool.api_key_env else None
     tiers = _build_tiers(settings)
-    terms, _ = build_terms(settings, tiers)
     source = build_source(settings.pool, environment)
     contracts: dict[Contract, Contract] = {}
     tenants = tuple(build_tenant(tenant, contracts) for tenant in settings.tenants)
@@ -127,7 +123,6 @@ def build_plan(settings: Settings, environment: Mapping[str, str], salt: bytes) 
             MaintenanceWindow(window.start.timestamp(), window.end.timestamp(), window.reason)
             for window in settings.maintenance
         ),
-        terms=terms,
     )
 
 

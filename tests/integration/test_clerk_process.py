@@ -44,10 +44,10 @@ def quick(monkeypatch):
 async def test_it_asks_and_hears_how_far_the_database_is(quick):
     link = ClerkLink({"seq": 7}, (sys.executable, "-c", ECHO))
     assert "not running" in (await link.ask("acme"))["fault"]
-    link.note_terms("c0ffee", "{}")
+    link.note_terms("c0ffee", "{}", 1)
     link.start()
     await until(lambda: link.seq == 7)
-    link.note_terms("decade", "{}")
+    link.note_terms("decade", "{}", 2)
     assert (await link.ask("acme"))["month"] == "2026-11"
     assert "no answer within" in (await link.ask("slow"))["fault"]
     await link.stop()
@@ -95,7 +95,7 @@ def test_the_process_takes_everything_in_and_ends_with_its_input(tmp_path):
     books = Books(tmp_path)
     books.record([build_settled(number, NOVEMBER_S + number) for number in range(30)])
     config = {"database": books.url, "spool": str(books.folder), "retention_months": 600}
-    done = run_clerk([config, {"terms": ["c0ffee", "{}"]}, {"ask": 1, "tenant": "acme"}])
+    done = run_clerk([config, {"terms": ["c0ffee", "{}", 1]}, {"ask": 1, "tenant": "acme"}])
     assert done.returncode == 0, done.stderr
     assert any("answer" in json.loads(line) for line in done.stdout.splitlines())
     assert books.rows("select count(*) from entries_2026_11") == [(30,)]

@@ -23,9 +23,10 @@ class Clerk:
     seq, fault = 0, None
 
     def __init__(self):
-        self.told = {}
+        self.told, self.dated = {}, []
 
-    def note_terms(self, config_hash, document):
+    def note_terms(self, config_hash, document, since_us):
+        self.dated.append(since_us)
         self.told[config_hash] = json.loads(document)
 
 
@@ -36,8 +37,8 @@ def build(text):
 @pytest.fixture
 def kept():
     plan = build(EXAMPLE.read_text())
-    bookkeeper = SimpleNamespace(terms=plan.terms, spool_bytes=1_900_000_000, seq=0, pending=0, lost=0, flush=None)
-    clock = SimpleNamespace(now=lambda: 0.0, wall=lambda: 0.0)
+    bookkeeper = SimpleNamespace(terms=None, spool_bytes=1_900_000_000, seq=0, pending=0, lost=0, flush=None)
+    clock = SimpleNamespace(now=lambda: 0.0, wall=lambda: 7.0)
     clerk = Clerk()
     return Record(plan, clock, None, bookkeeper, clerk, KNOWN.get), bookkeeper, clerk
 
@@ -55,6 +56,7 @@ def test_tenants_of_the_store_have_the_standard_ladder_or_the_one_that_is_noted(
     assert steps_of(clerk, bookkeeper, "beta") == []
     assert steps_of(clerk, bookkeeper, "another") != []
     assert bookkeeper.terms.config_hash != before
+    assert clerk.dated == [7_000_000] * 2
     assert bookkeeper.terms.contracts.get("beta") == "f" * 12
     assert len(bookkeeper.terms.contracts.get("acme")) == 12
     assert bookkeeper.terms.contracts.get("nobody") is bookkeeper.terms.contracts.get(None) is None

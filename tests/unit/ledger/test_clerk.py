@@ -9,6 +9,7 @@ from service.ledger import clerk as clerk_module
 from service.ledger.clerk import PAUSE_S, Clerk, ClerkConfig, read_config
 from service.ledger.database import open_database
 from service.ledger.location import LedgerUrlError, check_url
+from service.ledger.query import read_terms
 from service.ledger.segment import list_segments
 from service.ledger.spool import Spool
 from tests.support.record import DAY_S, DOCUMENT, NOVEMBER_S, build_row_of, build_settled
@@ -46,7 +47,7 @@ def office(tmp_path):
 
 
 def test_it_makes_the_tables_and_takes_what_is_there(office):
-    office.clerk.note_terms("c0ffee", DOCUMENT)
+    office.clerk.note_terms("c0ffee", DOCUMENT, 1)
     office.record(1, 2)
     assert office.clerk.step() == PAUSE_S
     assert office.clerk.status == {"seq": 2, "fault": None}
@@ -118,12 +119,22 @@ def test_months_past_their_time_are_dropped_once_an_hour(office, caplog):
 
 def test_terms_are_noted_once(office):
     for _ in range(2):
-        office.clerk.note_terms("c0ffee", DOCUMENT)
-    office.clerk.note_terms("decade", DOCUMENT)
+        office.clerk.note_terms("c0ffee", DOCUMENT, 1)
+    office.clerk.note_terms("decade", DOCUMENT, 2)
     office.clerk.step()
     engine = open_database(office.url)
     with engine.connect() as connection:
         assert connection.exec_driver_sql("select count(*) from terms").scalar_one() == 2
+    engine.dispose()
+
+
+def test_terms_that_are_taken_up_again_are_the_latest_and_a_clerk_that_starts_again_makes_nothing_newer(office):
+    for name, since_us in (("one", 1), ("two", 2), ("one", 3), ("two", 2)):
+        office.clerk.note_terms(name, DOCUMENT, since_us)
+    office.clerk.step()
+    engine = open_database(office.url)
+    with engine.connect() as connection:
+        assert list(read_terms(connection)) == ["two", "one"]
     engine.dispose()
 
 
