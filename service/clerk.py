@@ -1,8 +1,8 @@
 """The clerk's process: ``python -m service.clerk``, started by a gateway, told by lines of JSON on standard input.
 
-The first line says which spool and database. Then ``{"terms": [HASH, DOCUMENT, SINCE_US]}`` is noted, ``{"ask": N, ...}``
-is answered by ``{"answer": N, ...}``, and each change of state is said as ``{"status": ...}`` on standard output. It ends
-when its input does, that is, with its gateway however that ends, after taking in what is left.
+The first line says which spool and database. Then ``{"terms": [HASH, DOCUMENT, SINCE_US]}`` is noted, and
+``{"ask": N, ...}`` is answered by ``{"answer": N, ...}``; each change of state is said as ``{"status": ...}`` on
+standard output. It ends when its input does, that is, with its gateway however that ends, after taking in what is left.
 """
 
 import json
