@@ -82,8 +82,10 @@ def run_clerk(wall: Callable[[], float]) -> None:
         desk.say_once({"status": clerk.status})
         _serve(clerk, desk, desk.read_lines(pause_s))
     leave_at = wall() + _LEAVING_S
+    pause_s = clerk.step()  # in any case: the last entries came after it had found nothing to do
     while not clerk.idle and clerk.fault is None and wall() < leave_at:
-        time.sleep(min(clerk.step(), _LOOK_S))
+        time.sleep(min(pause_s, _LOOK_S))
+        pause_s = clerk.step()
     clerk.close()
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -99,6 +100,27 @@ def test_the_process_takes_everything_in_and_ends_with_its_input(tmp_path):
     assert done.returncode == 0, done.stderr
     assert any("answer" in json.loads(line) for line in done.stdout.splitlines())
     assert books.rows("select count(*) from entries_2026_11") == [(30,)]
+    books.close()
+
+
+def test_what_came_after_it_had_found_nothing_to_do_is_taken_in_too(tmp_path):
+    books = Books(tmp_path)
+    books.record([build_settled(1, NOVEMBER_S)])
+    config = {"database": books.url, "spool": str(books.folder), "retention_months": 600}
+    command = [sys.executable, "-m", "service.clerk"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as clerk:
+        clerk.stdin.write(json.dumps(config) + "\n")
+        clerk.stdin.flush()
+        while json.loads(clerk.stdout.readline())["status"]["seq"] != 1:
+            pass
+        clerk.stdin.write(json.dumps({"ask": 1, "tenant": "acme"}) + "\n")  # wakes it: the next step finds nothing
+        clerk.stdin.flush()
+        assert "answer" in json.loads(clerk.stdout.readline())
+        threading.Event().wait(0.4)  # after that step it looks again in a second
+        books.record([build_settled(2, NOVEMBER_S), build_settled(3, NOVEMBER_S)])
+        clerk.stdin.close()
+        assert clerk.wait(30) == 0
+    assert books.rows("select count(*) from entries_2026_11") == [(3,)]
     books.close()
 
 
