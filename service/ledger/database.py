@@ -53,6 +53,8 @@ def migrate(connection: Connection) -> None:
     """Bring the fixed tables to the present form; nothing happens if they are in it. One process at a time."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _MIGRATION_LOCK})
+    else:  # sqlite3 begins nothing by itself before it makes a table: a death in between would leave half of them
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS))
     config.attributes["connection"] = connection

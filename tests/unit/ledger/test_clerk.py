@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from alembic import op
 
 from service.ledger import clerk as clerk_module
+from service.ledger.book import Book
 from service.ledger.clerk import PAUSE_S, Clerk, ClerkConfig, read_config
-from service.ledger.database import open_database
+from service.ledger.database import is_ledger, open_database
 from service.ledger.location import LedgerUrlError, check_url
 from service.ledger.query import read_terms
 from service.ledger.segment import list_segments
@@ -70,6 +72,27 @@ def test_a_database_that_cannot_be_opened_costs_time_and_nothing_else(office, ca
     office.file.parent.mkdir()
     office.clerk.step()
     assert office.clerk.status == {"seq": 1, "fault": None}
+
+
+def test_a_death_while_tables_are_made_leaves_none_of_them(tmp_path, monkeypatch):
+    engine = open_database(f"sqlite:///{tmp_path}/ledger.db")
+    create, made = op.create_table, []
+
+    def create_one(name, *columns):
+        if made:
+            raise KeyboardInterrupt
+        made.append(name)
+        create(name, *columns)
+
+    monkeypatch.setattr(op, "create_table", create_one)
+    with pytest.raises(KeyboardInterrupt):
+        Book(engine).prepare()
+    monkeypatch.setattr(op, "create_table", create)
+    assert made
+    Book(engine).prepare()
+    with engine.connect() as connection:
+        assert is_ledger(connection)
+    engine.dispose()
 
 
 def test_a_full_batch_is_followed_by_the_next_at_once(office, monkeypatch):
