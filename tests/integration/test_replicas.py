@@ -100,7 +100,7 @@ async def run_fleet(folder, count=4):
         gateways = [stack.enter_context(run_gateway(folder, workers, environment, **more)) for _ in range(count)]
         fleet = Fleet(gateways, workers, redis)
         tasks = [asyncio.ensure_future(fleet.watch())]
-        tasks += [asyncio.ensure_future(fleet.feed(120, number)) for number in range(60)]
+        tasks += [asyncio.ensure_future(fleet.feed(240, number)) for number in range(60)]
         try:
             yield fleet
         finally:
@@ -111,7 +111,9 @@ async def run_fleet(folder, count=4):
 
 
 def all_of_it(sums):
-    return sums == [CARRIES, CARRIES]
+    """No share lies idle: a dead gateway's would be three or four of the twelve of a worker. One or two may be missing,
+    since a limit is learned, and a busy machine lets requests wait inside a worker that could carry them."""
+    return len(sums) == 2 and all(CARRIES - 2 <= one <= CARRIES for one in sums)
 
 
 async def test_they_act_as_one_whoever_dies(tmp_path):
