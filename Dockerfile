@@ -1,12 +1,15 @@
 # Image of the gateway, the scaler, the prober and the emulated worker: one virtual environment on a plain Python.
-# BASE has to carry python3 (3.11 to 3.13) and nothing else; BUILD_BASE the same Python at the same path, with pip.
+# BASE has to carry python3 (3.11 to 3.13) and nothing else; BUILD_BASE the same Python at the same path, with pip, a C
+# compiler and Python's headers: the core is compiled (COMPILED=false leaves it as written, and needs no compiler).
 # Where packages come from an index of your own: --secret id=pip,src=/etc/pip.conf
 ARG BASE=python:3.13-slim-bookworm
-ARG BUILD_BASE=${BASE}
+ARG BUILD_BASE=python:3.13-bookworm
 
 FROM ${BUILD_BASE} AS build
+ARG COMPILED=true
 WORKDIR /src
-ENV PYTHONHASHSEED=0 SOURCE_DATE_EPOCH=1700000000 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+# No debug sections: they would carry the names of folders that are other ones in each build.
+ENV HATCH_BUILD_HOOK_ENABLE_MYPYC=${COMPILED} CFLAGS=-g0 PYTHONHASHSEED=0 SOURCE_DATE_EPOCH=1700000000 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 COPY deploy/runtime.lock deploy/build.lock ./
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf,required=false \
     python3 -m venv --without-pip /opt/sluice \

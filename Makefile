@@ -14,7 +14,7 @@ READY :=
 endif
 
 # Tests that run beside the others: properties and scenarios use the core, the rest mostly waits for other programs.
-BESIDE := tests/property tests/scenarios $(addprefix tests/integration/test_,drill.py calibrate.py slo_rules.py record_postgres.py)
+BESIDE := tests/property tests/scenarios tests/compiled $(addprefix tests/integration/test_,drill.py calibrate.py slo_rules.py record_postgres.py)
 
 .PHONY: help run test lint bench-overhead bench-overload bench-calibrate sim drill bench-quotas bench-streams bench-slow-readers bench-aiperf bench-rolling clean
 
@@ -83,6 +83,10 @@ chart: $(READY) ## Render the chart with both Helms, hold it to strict schemas, 
 image: $(READY) ## Build the images twice with buildah on plain Debian and run them read-only (root on Debian; minutes)
 	@deploy/image-parts.sh
 	@SLUICE_IMAGE=1 $(PYTHON) -m pytest -q -s -p no:randomly tests/chart/test_image.py
+
+.PHONY: build
+build: $(READY) ## Build the wheel with its core compiled into dist/ (a minute; needs a C compiler and Python's headers)
+	@$(PYTHON) -m loadtests.live.compiled dist
 
 clean: ## Remove the environment and what was written while running
 	rm -rf $(VENV) var

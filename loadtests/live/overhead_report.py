@@ -18,7 +18,7 @@ from loadtests.live.figures import (
     format_figure,
     format_markdown,
 )
-from loadtests.live.peers import DIRECT, REFERENCE, SLUICE
+from loadtests.live.peers import DIRECT, REFERENCE, SLUICE, SLUICE_COMPILED
 
 JSON_LOAD, STREAM_LOAD, JSON_SINGLE, STREAM_SINGLE = "json", "stream", "json-single", "stream-single"
 
@@ -254,7 +254,7 @@ def draw_picture(rows: Sequence[Row], path: Path) -> None:
     )
     figure, axes = pyplot.subplots(1, len(panels), figsize=(13, 1.2 + 0.5 * max(len(gateways), 2)), sharey=True)
     names = [f"{row.peer} {row.version}" for row in gateways]
-    colours = ["#c2410c" if row.peer == SLUICE else "#64748b" for row in gateways]
+    colours = ["#c2410c" if row.peer in (SLUICE, SLUICE_COMPILED) else "#64748b" for row in gateways]
     for axis, (title, values) in zip(axes, panels, strict=True):
         bars = axis.barh(names, [value or 0.0 for value in values], color=colours)
         axis.bar_label(bars, labels=[format_figure(value, 2 if "ms" in title else 1) for value in values], padding=3)

@@ -17,11 +17,13 @@ from pathlib import Path
 
 from loadtests.live import peer_configs
 from loadtests.live.child import ChildError, run_child, wait_until_answering
+from loadtests.live.compiled import build_compiled_tree
 from loadtests.live.peer_configs import BENCH_KEY, Site
 from loadtests.live.peer_install import InstallError, fetch_program_version, install_debian_peer, install_python_peer
 
 DIRECT = "direct"
 SLUICE, SLUICE_LEDGER = "sluice", "sluice-ledger"
+SLUICE_COMPILED, SLUICE_COMPILED_LEDGER = "sluice-compiled", "sluice-compiled-ledger"
 REFERENCE = "vllm-router"
 START_LIMIT_S = 60.0
 SMG_SLOTS = 4096
@@ -31,10 +33,11 @@ REPORTS = REPOSITORY / "loadtests" / "reports"
 
 @dataclass(frozen=True)
 class Installed:
-    """A gateway that is on this machine: what to run, and which version it is."""
+    """A gateway that is on this machine: what to run, which version it is, and from which folder if that matters."""
 
     program: Path
     version: str
+    tree: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,21 @@ def _install_sluice() -> Installed:
     if done.returncode != 0:
         said = (done.stdout + done.stderr).strip().replace(sys.executable, "python").splitlines()[-1:]
         raise InstallError(f"`python -m service serve` does not run in this tree: {' '.join(said)}")
-    return Installed(Path(sys.executable), fetch_sluice_version())
+    return Installed(Path(sys.executable), fetch_sluice_version(), REPOSITORY)
+
+
+def _install_compiled_sluice() -> Installed:
+    return Installed(Path(sys.executable), f"{fetch_sluice_version()} compiled", build_compiled_tree())
+
+
+def _describe_sluice(name: str, install: Callable[[], Installed], *, ledger: bool) -> Peer:
+    return Peer(
+        name,
+        install,
+        lambda program, site: peer_configs.build_sluice_command(str(program), site),
+        lambda site: {"sluice.yaml": peer_configs.build_sluice_config(site, ledger=ledger)},
+        ready_path="/readyz",
+    )
 
 
 def fetch_sluice_version() -> str:
@@ -141,20 +158,10 @@ def _exchange(port: int, method: str, path: str, body: str | None) -> tuple[int,
 PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
-        Peer(
-            SLUICE,
-            _install_sluice,
-            lambda program, site: peer_configs.build_sluice_command(str(program), site),
-            lambda site: {"sluice.yaml": peer_configs.build_sluice_config(site)},
-            ready_path="/readyz",
-        ),
-        Peer(
-            SLUICE_LEDGER,
-            _install_sluice,
-            lambda program, site: peer_configs.build_sluice_command(str(program), site),
-            lambda site: {"sluice.yaml": peer_configs.build_sluice_config(site, ledger=True)},
-            ready_path="/readyz",
-        ),
+        _describe_sluice(SLUICE, _install_sluice, ledger=False),
+        _describe_sluice(SLUICE_LEDGER, _install_sluice, ledger=True),
+        _describe_sluice(SLUICE_COMPILED, _install_compiled_sluice, ledger=False),
+        _describe_sluice(SLUICE_COMPILED_LEDGER, _install_compiled_sluice, ledger=True),
         Peer(
             REFERENCE,
             _install_python("vllm-router", "0.1.17", "vllm-router"),
@@ -205,7 +212,7 @@ def run_peer(peer: Peer, installed: Installed, site: Site) -> Iterator[Running]:
         (site.folder / name).write_text(text)
     log = site.folder / f"{peer.name}.log"
     argv = peer.build_command(installed.program, site)
-    with run_child(argv, log, cwd=REPOSITORY if peer.name in (SLUICE, SLUICE_LEDGER) else site.folder) as process:
+    with run_child(argv, log, cwd=installed.tree or site.folder) as process:
         try:
             peer.register(site)
         except (OSError, ValueError, KeyError) as error:

@@ -1,10 +1,10 @@
-"""``sluice version``: which version this is."""
+"""``sluice version``: which version this is, and in which form."""
 
 import typer
 
-from service.settings.release import read_version
+from service.settings.release import read_form, read_version
 
 
 def show_version() -> None:
-    """Print the version."""
-    typer.echo(read_version())
+    """Print the version, and whether the core runs as machine code (compiled) or as written (interpreted)."""
+    typer.echo(f"{read_version()} ({read_form()})")

@@ -1,6 +1,7 @@
-"""Which version of Sluice this is."""
+"""Which version of Sluice this is, and in which form."""
 
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 
 
 def read_version() -> str:
@@ -9,3 +10,9 @@ def read_version() -> str:
         return version("sluice")
     except PackageNotFoundError:
         return "source"
+
+
+def read_form() -> str:
+    """``compiled`` where the core runs as machine code, as in the image, else ``interpreted``."""
+    core = find_spec("service.flow.controller")
+    return "interpreted" if core is None or str(core.origin).endswith(".py") else "compiled"

@@ -21,7 +21,8 @@ from service.launch.cache import build_once, compute_key, default_cache_dir
 
 ROOT = Path(__file__).parents[2]
 SUITE = "bookworm"
-INCLUDED = {"base": "python3", "build-base": "python3,python3-venv,python3-pip,ca-certificates"}
+COMPILER = "python3-dev,python3-venv,python3-pip,gcc,libc6-dev"
+INCLUDED = {"base": "python3", "build-base": f"python3,{COMPILER},ca-certificates"}
 AUTHORITIES = Path("/etc/ssl/certs")
 UID = 54321
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"

@@ -1,8 +1,7 @@
 """Cuts the image's locks out of ``requirements.lock``: ``python -m tests.support.runtime_lock`` writes both.
 
-``deploy/runtime.lock`` holds what the service imports, PostgreSQL's
-driver included, ``deploy/build.lock`` what builds its wheel: same versions, same
-hashes, nothing of the tests' own packages.
+``deploy/runtime.lock`` holds what the service imports, PostgreSQL's driver included, ``deploy/build.lock`` what builds
+its wheel and compiles its core: same versions, same hashes, nothing of the tests' own packages.
 """
 
 import re
@@ -70,7 +69,8 @@ def render_locks() -> dict[Path, str]:
     project = tomllib.loads(PROJECT.read_text())
     extras = project["project"]["optional-dependencies"]
     runtime = project["project"]["dependencies"] + extras["postgres"]
-    return {RUNTIME: render(runtime), BUILD: render(project["build-system"]["requires"])}
+    hook = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]
+    return {RUNTIME: render(runtime), BUILD: render(project["build-system"]["requires"] + hook["dependencies"])}
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def test_each_command_has_help(command):
 
 
 def test_version():
-    assert run("version").output.strip() == read_version()
+    assert run("version").output.strip() == f"{read_version()} (interpreted)"
 
 
 def test_version_of_a_tree_that_was_never_installed(monkeypatch):

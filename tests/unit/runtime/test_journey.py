@@ -78,7 +78,8 @@ class Stand:
     def __init__(self, stream=True, dialect=OPENAI, healthy=True, limits=None, arrived_at=0.25, **flow):
         self.loop = FakeLoop()
         self.loop.moment = arrived_at
-        self.driver = Driver(FlowController(FlowConfig(**flow), random.Random(1)), self.loop, self.loop)
+        self.heard = []
+        self.driver = Driver(FlowController(FlowConfig(**flow), random.Random(1)), self.loop, self.loop, [self])
         self.settled, self.calls = [], []
         self.driver.submit(WorkerJoined("w"))
         self.driver.submit(WorkerHealthChanged("w", healthy))
@@ -97,6 +98,9 @@ class Stand:
 
     def settle(self, settlement):
         self.settled.append(settlement)
+
+    def observe(self, now, event, commands):
+        self.heard.append(event)
 
     def open(self, worker_id, target, headers, body, sink):
         call = Call(sink)
@@ -207,9 +211,7 @@ def test_the_clients_own_deadline_says_nothing_about_the_worker(stream):
     sink = stand.start()
     sink.on_head(200, SSE if stream else [])
     sink.on_body(event(ROLE))
-    heard = []
-    handle = stand.driver._controller.handle
-    stand.driver._controller.handle = lambda event, now: heard.append(event) or handle(event, now)
+    stand.heard.clear()
     stand.sweep(0.24)
     assert stand.settled == []
     stand.sweep(0.02)
@@ -217,7 +219,7 @@ def test_the_clients_own_deadline_says_nothing_about_the_worker(stream):
     assert Outcome.CLIENT_DEADLINE not in TROUBLE
     assert Outcome.CLIENT_DEADLINE.fault is Fault.CLIENT
     assert stand.client.begun[0] == 504
-    assert heard == [PermitEnded("r", PermitEnding.IGNORED, None)]
+    assert stand.heard == [PermitEnded("r", PermitEnding.IGNORED, None)]
     assert stand.calls[0].log == ["abort"]
     assert not stand.driver.stats().workers[0].resting
 
