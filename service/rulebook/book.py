@@ -7,9 +7,11 @@ from pathlib import Path
 from service.rulebook.cases import build_absence, build_mutants, build_scenarios, render_cases
 from service.rulebook.derived import render_edges, render_scaler_inputs
 from service.rulebook.input_cases import build_prober_mutants, render_prober_cases, render_scaler_cases
+from service.rulebook.part_cases import build_part_mutants, render_part_cases
 from service.rulebook.render import render_groups
 from service.rulebook.sources import Sources
 from service.slo.alerts import build_common_alerts, build_probe_alerts, build_tier_alerts
+from service.slo.part_alerts import build_part_alerts
 from service.slo.rules import build_recordings
 
 GENERATED = ("rules", "tests", "dashboards", "derived")
@@ -21,7 +23,7 @@ def build_rules(sources: Sources, divisor: int = 1) -> dict[str, str]:
     plan = sources.plan.shrink(divisor)
     rules = {
         "rules/recording.yaml": render_groups(build_recordings(plan, divisor)),
-        "rules/alerts.yaml": render_groups([build_common_alerts(divisor)]),
+        "rules/alerts.yaml": render_groups([build_common_alerts(divisor), build_part_alerts(divisor)]),
         "rules/prober.yaml": render_groups([build_probe_alerts(sources.tiers)]),
     }
     for tier in sources.tiers:
@@ -44,6 +46,8 @@ def build_book(sources: Sources) -> dict[str, str]:
     book["derived/scaler.yaml"] = render_scaler_inputs(tiers)
     book["tests/scaler.yaml"] = render_scaler_cases(tiers)
     book["tests/prober.yaml"] = render_prober_cases(tiers)
+    book["tests/parts.yaml"] = render_part_cases()
+    book["tests/mutants/parts.yaml"] = render_groups([build_part_mutants()])
     book["tests/mutants/prober.yaml"] = render_groups([build_prober_mutants(tiers)])
     for tier in tiers:
         if tier.best_effort:

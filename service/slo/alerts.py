@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from service.slo.objective import Indicator, Objective, Severity, Speed, TierObjectives
+from service.slo.part_alerts import PART_ALERTS, RUNBOOKS
 from service.slo.rules import EVENTS_METRIC, Rule, RuleGroup, bad_series, events_series, ratio_series
 from service.slo.window import MINUTE_S, WindowPair, WindowPlan, write_duration
 
@@ -16,11 +17,10 @@ PROBER_ABSENT_ALERT = "SluiceProberAbsent"
 MAINTENANCE_ALERT = "SluiceMaintenance"
 ALERTS = (
     *BURN_ALERTS.values(), EXHAUSTED_ALERT, ABSENT_ALERT, SCRAPE_ALERT, PROBE_ALERT, PROBER_ABSENT_ALERT,
-    MAINTENANCE_ALERT,
+    MAINTENANCE_ALERT, *PART_ALERTS,
 )  # fmt: skip
 """Each has a runbook of its name."""
 
-RUNBOOKS = "slo/runbooks"
 GATEWAY_JOB = "sluice-gateway"
 _INTERVAL_S = 15
 _KEEP_FIRING_S = 5 * MINUTE_S

@@ -13,6 +13,7 @@ from service.slo.alerts import (
     build_tier_alerts,
 )
 from service.slo.objective import Indicator, Severity, Speed, TierObjectives, derive_objectives
+from service.slo.part_alerts import build_part_alerts
 from service.slo.rules import EVENTS_METRIC, build_recordings, list_thresholds
 from service.telemetry.labels import NO_TIER
 from tests.unit.slo.test_window import PLAN
@@ -95,7 +96,7 @@ def test_probes_count_only_where_traffic_does_not():
 
 
 def test_every_alert_is_in_the_list_and_says_what_to_do():
-    groups = [build_tier_alerts(PLAN, TIER), build_common_alerts(), build_probe_alerts([TIER])]
+    groups = [build_tier_alerts(PLAN, TIER), build_common_alerts(), build_probe_alerts([TIER]), build_part_alerts()]
     rules = [rule for group in groups for rule in group.rules]
     assert {rule.name for rule in rules} == set(ALERTS)
     for rule in rules:
