@@ -8,8 +8,8 @@ ARG BUILD_BASE=python:3.13-bookworm
 FROM ${BUILD_BASE} AS build
 ARG COMPILED=true
 WORKDIR /src
-# No debug sections: they would carry the names of folders that are other ones in each build.
-ENV HATCH_BUILD_HOOK_ENABLE_MYPYC=${COMPILED} CFLAGS=-g0 PYTHONHASHSEED=0 SOURCE_DATE_EPOCH=1700000000 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+# What is compiled carries the name of the folder it was compiled in, which must not be another in each build.
+ENV HATCH_BUILD_HOOK_ENABLE_MYPYC=${COMPILED} HATCH_MYPYC_BUILD_DIR=/compiled LDFLAGS=-Wl,--strip-all PYTHONHASHSEED=0 SOURCE_DATE_EPOCH=1700000000 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 COPY deploy/runtime.lock deploy/build.lock ./
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf,required=false \
     python3 -m venv --without-pip /opt/sluice \
@@ -19,7 +19,8 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf,required=false \
 COPY pyproject.toml README.md LICENSE ./
 COPY service service
 # Byte code is checked against nothing at start: the files never change, and a read-only root could not renew it.
-RUN python3 -m pip --python /opt/build/bin/python3 wheel --no-build-isolation --no-deps --wheel-dir /wheels . \
+RUN mkdir -p "$HATCH_MYPYC_BUILD_DIR" \
+    && python3 -m pip --python /opt/build/bin/python3 wheel --no-build-isolation --no-deps --wheel-dir /wheels . \
     && python3 -m pip --python /opt/sluice/bin/python3 install --no-compile --no-index --no-deps /wheels/*.whl \
     && /opt/sluice/bin/python3 -m compileall -q -j 1 --invalidation-mode unchecked-hash /opt/sluice/lib \
     && rm -f /opt/sluice/bin/activate* /opt/sluice/bin/Activate* \

@@ -1,8 +1,9 @@
 """The clerk's process: ``python -m service.clerk``, started by a gateway, told by lines of JSON on standard input.
 
 The first line says which spool and database. Then ``{"terms": [HASH, DOCUMENT, SINCE_US]}`` is noted, and
-``{"ask": N, ...}`` is answered by ``{"answer": N, ...}``; each change of state is said as ``{"status": ...}`` on
-standard output. It ends when its input does, that is, with its gateway however that ends, after taking in what is left.
+``{"ask": N, ...}`` is answered by ``{"answer": N, ...}`` unless ``{"drop": N}`` came meanwhile; each change of state is
+said as ``{"status": ...}`` on standard output. It ends when its input does, with its gateway however that ends, after
+taking in what is left.
 """
 
 import json
@@ -59,11 +60,12 @@ class _Desk:
 
 
 def _serve(clerk: Clerk, desk: _Desk, lines: list[bytes]) -> None:
-    for line in lines:
-        told = json.loads(line)
+    heard = [json.loads(line) for line in lines]
+    dropped = {told["drop"] for told in heard if "drop" in told}
+    for told in heard:
         if "terms" in told:
             clerk.note_terms(*told["terms"])
-        elif "ask" in told:
+        elif "ask" in told and told["ask"] not in dropped:  # nobody waits for it any more
             desk.say({"answer": told["ask"], **clerk.answer(told)})
 
 

@@ -139,6 +139,8 @@ def rotate(
 ) -> None:
     """Make another key for the same tenant; the old one ends after the grace.
 
+    A key that ends is followed by one that is good for as long, from now.
+
     Example:  sluice keys rotate sk-sluice-Ab3d --grace 7d -c sluice.yaml
     """
     now = MonotonicClock().wall()
@@ -146,7 +148,8 @@ def rotate(
     name, old = _find(plan, key)
     ends_at = now if grace == "0" else read_end(grace, now)
     made = new_key()
-    record = _put(plan, made, old.tenant, now, old.expires_at)
+    good_s = None if old.expires_at is None else old.expires_at - old.created_at
+    record = _put(plan, made, old.tenant, now, None if good_s is None else now + good_s)
     digest = bytes.fromhex(name.removeprefix(KEY))
     ending = old.model_copy(update={"expires_at": min(ends_at, old.expires_at or ends_at)})
     write_store(plan, {name: None} if grace == "0" else dict([write_key(digest, ending)]))

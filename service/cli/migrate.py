@@ -1,6 +1,5 @@
 """``sluice migrate``: brings a ledger's tables to the present form, before gateways of a new version start."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -43,6 +42,6 @@ def migrate(
 def _find_url(config: Path | None) -> str | None:
     path = choose_file(config)
     try:
-        return load_settings(read_file(path), os.environ).ledger
+        return load_settings(read_file(path), None).ledger
     except SettingsRefusedError as refused:
         tell_faults(path, refused)

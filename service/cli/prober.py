@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import ssl
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,9 @@ def prober(
     objectives: Annotated[Path, typer.Option("--dir", help="Folder with objectives/; its promises are held.")] = Path(
         "slo"
     ),
+    ca: Annotated[
+        Path | None, typer.Option("--ca", help="PEM file: whose certificates to trust, not the system's.")
+    ] = None,
     interval_s: Annotated[float, typer.Option(min=1.0, max=3600.0, help="Between two probes of a tier.")] = 10.0,
     limit_s: Annotated[float, typer.Option(min=0.1, max=600.0, help="A probe that takes longer is bad.")] = 60.0,
     host: Annotated[str, typer.Option(help="Address for scrapes.")] = "127.0.0.1",
@@ -39,7 +43,7 @@ def prober(
 
     Example:  SLUICE_PROBE_KEY_PRIORITY=sk-sluice-... sluice prober --model MiniMax-M3.1-Flash --once
     """
-    targets = _find_targets(objectives, url.rstrip("/"), model, limit_s)
+    targets = _find_targets(objectives, url.rstrip("/"), model, limit_s, _read_trust(ca))
     if once:
         results = asyncio.run(probe_once(targets))
         if as_json:
@@ -66,7 +70,18 @@ async def _probe_until_told(targets: list[ProbeTarget], figures: ProbeFigures, i
     await probe_forever(targets, figures, interval_s, stopped)
 
 
-def _find_targets(folder: Path, url: str, model: str, limit_s: float) -> list[ProbeTarget]:
+def _read_trust(ca: Path | None) -> ssl.SSLContext | bool:
+    if ca is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=str(ca))
+    except (OSError, ssl.SSLError) as error:
+        fail(f"--ca {ca}: {error.strerror or error}: give a readable PEM file with certificates", BAD_INPUT)
+
+
+def _find_targets(
+    folder: Path, url: str, model: str, limit_s: float, trust: ssl.SSLContext | bool
+) -> list[ProbeTarget]:
     try:
         tiers = read_sources(folder).tiers
     except SettingsRefusedError as refused:
@@ -76,7 +91,7 @@ def _find_targets(folder: Path, url: str, model: str, limit_s: float) -> list[Pr
         key = os.environ.get(name_key(tier.tier))
         if key:
             promised = tier.ttft_targets_s[0][1] if tier.ttft_targets_s else None
-            targets.append(ProbeTarget(tier.tier, url, model, key, promised, limit_s))
+            targets.append(ProbeTarget(tier.tier, url, model, key, promised, limit_s, trust))
     if not targets:
         names = " or ".join(name_key(tier.tier) for tier in tiers)
         fail(f"there is no key to probe with: put one of a synthetic tenant into {names}", BAD_INPUT)

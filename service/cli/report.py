@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import os
 import sys
 from collections.abc import Callable, Iterator
 from enum import StrEnum
@@ -93,7 +92,7 @@ def _choose_ledger(given: str | None, config: Path | None) -> str:
         return DEFAULT_LEDGER
     path = choose_file(config)
     try:
-        settings = load_settings(read_file(path), os.environ)
+        settings = load_settings(read_file(path), None)
     except SettingsRefusedError as refused:
         tell_faults(path, refused)
     if settings.ledger is None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 from typing import Annotated
 
@@ -18,7 +17,7 @@ from service.scaler.page import Bulletin, Page
 from service.scaler.scaled_object import build_scaled_object
 from service.scaler.source import Prometheus, SourceError
 from service.scaler.steering import decide, describe, find_step
-from service.settings.build import load_plan
+from service.settings.build import load_tiers
 from service.settings.fault import SettingsRefusedError
 from service.slo.forecast import ForecastConfig
 from service.slo.scaling import ScalingConfig
@@ -60,7 +59,7 @@ def scaler(
         return
     path = choose_file(config)
     try:
-        tiers = load_plan(path, os.environ, b"").corridor.tiers
+        tiers = load_tiers(path)
     except SettingsRefusedError as refused:
         tell_faults(path, refused)
     try:

@@ -19,6 +19,9 @@ Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
+_DECISIONS_MAX = 10_000
+"""Of one answer: each is written out on the loop, some 10 us."""
+
 
 class Operations(Protocol):
     """What an operator may see and do. Nothing returned carries a secret."""
@@ -164,8 +167,8 @@ def _add_decisions(app: FastAPI, operations: Operations) -> None:
     @app.get("/admin/v1/decisions")
     async def decisions(request: Request) -> Response:
         limit = request.query_params.get("limit", "100")
-        if not (limit.isascii() and limit.isdigit() and 0 < len(limit) <= 7 and int(limit)):
-            return JSONResponse(_error("limit must be a whole number above 0."), 422)
+        if not (limit.isascii() and limit.isdigit() and len(limit) <= 5 and 0 < int(limit) <= _DECISIONS_MAX):
+            return JSONResponse(_error(f"limit must be a whole number from 1 to {_DECISIONS_MAX}."), 422)
         asked = request.query_params.get("request_id")
         found = operations.decisions(asked, int(limit))
         if asked is not None and not found["decisions"] and found["ending"] is None:

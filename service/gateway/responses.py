@@ -253,7 +253,8 @@ class ApiDialect:
 
     def build_error(self, status: int, code: str, message: str) -> tuple[int, bytes, bytes]:
         """An answer about a request that has no outcome, since it is none for a worker."""
-        return render_error(self._shape, Telling(status, _INVALID, code, message))
+        kind = _INVALID if status < 500 else _SERVER
+        return render_error(self._shape, Telling(status, kind, code, message))
 
     def adopt_error(self, status: int, content_type: bytes, body: bytes) -> tuple[bytes, bytes]:
         """A worker's 4xx: untouched if it is an error object, else its words in our shape."""

@@ -73,6 +73,7 @@ class ClerkLink:
             async with asyncio.timeout(_ANSWER_S):
                 return await answer
         except TimeoutError:
+            self._say({"drop": number})
             return {"fault": f"no answer within {_ANSWER_S:.0f} s"}
         finally:
             self._asked.pop(number, None)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ _TOKEN_FIELDS = ("content", "reasoning", "reasoning_content", "tool_calls")
 @dataclass(frozen=True, slots=True)
 class ProbeTarget:
     """Where one tier is probed. ``ttft_target_s`` is promised for short prompts; ``None``: only ``limit_s`` counts, the
-    seconds after which an answer that has not ended is bad."""
+    seconds after which an answer that has not ended is bad. ``trust`` says which certificates are believed."""
 
     tier: str
     url: str
@@ -23,6 +24,7 @@ class ProbeTarget:
     key: str
     ttft_target_s: float | None
     limit_s: float
+    trust: ssl.SSLContext | bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ async def send_probe(target: ProbeTarget, now: Callable[[], float]) -> ProbeResu
     try:
         async with (
             asyncio.timeout(target.limit_s),
-            httpx.AsyncClient(trust_env=False, timeout=2 * target.limit_s) as client,
+            httpx.AsyncClient(verify=target.trust, trust_env=False, timeout=2 * target.limit_s) as client,
             client.stream("POST", f"{target.url}/v1/chat/completions", json=body, headers=headers) as answer,
         ):
             if answer.status_code != httpx.codes.OK:

@@ -5,6 +5,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from service.domain.command import Command
@@ -76,7 +77,7 @@ class DecisionLog:
             "tiers": {tier.name: tier.rank for tier in self._config.tiers.values()},
         }
         if asked is None:
-            records = list(self._records)[-limit:][::-1]
+            records = list(islice(reversed(self._records), limit))
             return {**about, "decisions": [self._describe(record) for record in records]}
         request_id = RequestId(asked)
         found = self._find(request_id)

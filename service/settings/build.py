@@ -75,8 +75,15 @@ def load_plan(path: Path, environment: Mapping[str, str], salt: bytes) -> Plan:
     return build_plan(load_settings(read_file(path), environment), environment, salt)
 
 
-def load_settings(text: str, environment: Mapping[str, str]) -> Settings:
-    """The settings of ``text``, valid by themselves and together; ``SettingsRefusedError`` carries all faults."""
+def load_tiers(path: Path) -> dict[TierName, Tier]:
+    """What ``path`` promises, for whoever is not the gateway and has neither its secrets nor its place; raises
+    ``SettingsRefusedError``."""
+    return _build_tiers(load_settings(read_file(path), None))
+
+
+def load_settings(text: str, environment: Mapping[str, str] | None) -> Settings:
+    """The settings of ``text``, valid by themselves and together; ``SettingsRefusedError`` carries all faults. What
+    the gateway's environment has to hold is not asked where ``environment`` is ``None``."""
     tree, lines, faults = parse_tree(text)
     parts, more = validate_parts(tree, lines)
     faults += more

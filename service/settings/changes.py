@@ -21,6 +21,7 @@ APPLIED_AT_RELOAD = (
 
 
 _PASSWORD = re.compile(r"(?<!/):[^/@]*@")
+_PASSWORD_OF_QUERY = re.compile(r"(?i)([?&][^=&]*(?:pass|secret|token)[^=&]*=)[^&]*")
 
 
 def find_waiting_changes(started: Settings, wanted: Settings) -> list[str]:
@@ -40,7 +41,7 @@ def describe_settings(settings: Settings) -> dict[str, Any]:
     hidden = {"tenants": {"__all__": {"keys": {"__all__": {"hash"}}}}}
     told = settings.model_dump(mode="json", exclude=hidden)
     if told["ledger"] is not None:
-        told["ledger"] = _PASSWORD.sub(":***@", told["ledger"])
+        told["ledger"] = _PASSWORD_OF_QUERY.sub(r"\1***", _PASSWORD.sub(":***@", told["ledger"]))
     return told
 
 

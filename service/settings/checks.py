@@ -19,10 +19,11 @@ Found = tuple[str, str, str]
 
 
 def find_cross_faults(
-    parts: Mapping[str, Any], tree: Mapping[str, Any], lines: Lines, environment: Mapping[str, str]
+    parts: Mapping[str, Any], tree: Mapping[str, Any], lines: Lines, environment: Mapping[str, str] | None
 ) -> list[SettingsFault]:
-    """Every fault between parts. ``parts`` holds those that are valid by themselves, ``None`` for others; tiers and
-    tenants are read from ``tree``, so that a fault in one of them does not hide what is wrong with its neighbours."""
+    """Every fault between parts, and between them and the gateway's ``environment`` unless that is another process's.
+    ``parts`` holds those that are valid by themselves, ``None`` for others; tiers and tenants are read from ``tree``:
+    a fault in one of them does not hide what is wrong with its neighbours."""
     found: list[Found] = []
     pool, limits, listen = parts["pool"], parts["limits"], parts["listen"]
     tiers, tenants = tree.get("tiers"), tree.get("tenants")
@@ -45,7 +46,7 @@ _OWN = {"static": ("workers",), "dns": ("name", "port"), "kubernetes": ("service
 _NEEDED = {"static": ("workers",), "dns": ("name", "port"), "kubernetes": ("service",)}
 
 
-def _check_pool(pool: PoolSettings, environment: Mapping[str, str]) -> Iterator[Found]:
+def _check_pool(pool: PoolSettings, environment: Mapping[str, str] | None) -> Iterator[Found]:
     for name in _NEEDED[pool.discovery]:
         if not getattr(pool, name):
             cure = "list them, as http://127.0.0.1:9001" if name == "workers" else "add it"
@@ -55,7 +56,8 @@ def _check_pool(pool: PoolSettings, environment: Mapping[str, str]) -> Iterator[
             ways = " or ".join(way for way, names in _OWN.items() if name in names)
             yield f"pool.{name}", f"belongs to discovery: {ways}", "remove it"
     if pool.discovery == "kubernetes":
-        yield from _check_cluster(pool, environment)
+        if environment is not None:
+            yield from _check_cluster(pool, environment)
     elif pool.kubernetes != KubernetesSettings():
         yield "pool.kubernetes", "belongs to discovery: kubernetes", "remove it"
     yield from _check_addresses(pool.workers or [])
@@ -67,7 +69,7 @@ def _check_pool(pool: PoolSettings, environment: Mapping[str, str]) -> Iterator[
             "has nothing to confirm: pool.profile is missing",
             "name the profile, or remove it",
         )
-    if pool.api_key_env is not None and not environment.get(pool.api_key_env):
+    if environment is not None and pool.api_key_env is not None and not environment.get(pool.api_key_env):
         yield "pool.api_key_env", f"the environment has no {pool.api_key_env}", "set it to the workers' key"
 
 

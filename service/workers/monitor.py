@@ -45,6 +45,10 @@ class Roster(Protocol):
         """``worker_id`` is reached at ``address``; called before the core hears of it."""
         ...
 
+    def welcome(self, worker_id: WorkerId) -> None:
+        """The core knows ``worker_id`` and it has no work yet; it may be one that was here before."""
+        ...
+
     def remove(self, worker_id: WorkerId) -> None:
         """No new connections; called after the core heard that it left. What is under way may end."""
         ...
@@ -196,6 +200,7 @@ class Monitor:
         _LOG.info("worker %s joined at %s", worker_id, address.base_url)
         self._roster.add(worker_id, address)
         self._submit(WorkerJoined(worker_id))
+        self._roster.welcome(worker_id)
         self._tasks[worker_id] = asyncio.ensure_future(watch.run())
         return worker_id
 

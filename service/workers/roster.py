@@ -25,6 +25,11 @@ class PoolRoster:
         """Make it reachable under its id."""
         self._pool.add(worker_id, address)
 
+    def welcome(self, worker_id: WorkerId) -> None:
+        """A worker that is back on the list: what an operator said of it holds until it is taken back."""
+        if worker_id in self._draining:
+            self._tell(worker_id)
+
     def remove(self, worker_id: WorkerId) -> None:
         """Open no more connections to it."""
         self._leaving.discard(worker_id)

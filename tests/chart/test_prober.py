@@ -24,6 +24,19 @@ def test_it_goes_through_the_gateways_service():
     assert render(ON).one("Deployment", "-prober")["spec"]["replicas"] == 1
 
 
+def test_it_and_the_test_pod_speak_tls_where_the_gateways_do():
+    tls = {"listen": {"tls": {"cert": "/tls/tls.crt", "key": "/tls/tls.key"}}}
+    values = {"settings": tls, "prober": {**ON["prober"], "caSecret": "own-ca"}}
+    rendered = render(values)
+    spec = rendered.one("Deployment", "-prober")["spec"]["template"]["spec"]
+    args = spec["containers"][0]["args"]
+    assert f"--url=https://{FULLNAME}.serving.svc:8080" in args
+    assert "--ca=/etc/sluice-ca/ca.crt" in args
+    assert next(each for each in spec["volumes"] if each["name"] == "ca")["secret"]["secretName"] == "own-ca"
+    assert rendered.one("Pod", "-test")["spec"]["containers"][0]["args"][-1] == f"https://{FULLNAME}.serving.svc:8080"
+    assert not any(argument.startswith("--ca") for argument in pod()["containers"][0]["args"])
+
+
 def test_its_keys_come_from_a_secret():
     (container,) = pod()["containers"]
     assert container["envFrom"] == [{"secretRef": {"name": "probes"}}]

@@ -1,0 +1,1 @@
+"""The compiled form passes the tests of its sources."""

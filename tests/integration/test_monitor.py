@@ -85,6 +85,9 @@ class House:
         assert WorkerJoined(worker_id) not in self.events[-1:]
         self.reachable[worker_id] = address
 
+    def welcome(self, worker_id: str) -> None:
+        assert self.events[-1] == WorkerJoined(worker_id)
+
     def remove(self, worker_id: str) -> None:
         assert self.events[-1] == WorkerLeft(worker_id)
         del self.reachable[worker_id]

@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -18,6 +20,7 @@ from service.runtime.clock import MonotonicClock
 from tests.support.raw_client import RawClient
 from tests.support.service_process import MODEL, find_ports, hash_of, run_gateway, run_process, run_worker
 from tests.support.telemetry import read_samples, value_of
+from tests.support.tls_front import make_certificate, run_tls_front
 
 pytestmark = pytest.mark.integration
 KEY = "sk-sluice-ProbeProbeProbeProbeProbeProbePr"
@@ -49,6 +52,19 @@ async def test_each_fault_is_a_bad_probe(fault, told):
         result = await send_probe(target, MonotonicClock().now)
     assert result.fault.startswith(told) if told else result.fault == ""
     assert (result.ttft_s is None) is (fault in ("503", "abort-finish", "stall-first", "garbage"))
+
+
+async def test_over_tls_only_a_certificate_of_whom_it_trusts_will_do(tmp_path):
+    (port,) = find_ports(1)
+    async with await start_worker(EmulatorConfig(port=0, profile="instant")) as worker:
+        make_certificate(tmp_path, "ec", "DNS:localhost", "gateway")
+        with run_tls_front(port, worker.port, tmp_path):
+            target = ProbeTarget("priority", f"https://localhost:{port}", EmulatorConfig().model, "k", 5.0, 5.0)
+            refused = await send_probe(target, MonotonicClock().now)
+            trusting = replace(target, trust=ssl.create_default_context(cafile=str(tmp_path / "cert.pem")))
+            good = await send_probe(trusting, MonotonicClock().now)
+    assert refused.fault.startswith("ConnectError")
+    assert good.fault == ""
 
 
 async def test_nobody_listens():

@@ -24,7 +24,7 @@ from tests.support.service_process import (
     run_gateway,
     run_worker,
 )
-from tests.support.tls_front import run_tls_front
+from tests.support.tls_front import make_certificate, run_tls_front
 
 pytestmark = pytest.mark.integration
 HEADERS = {"authorization": f"Bearer {KEY}"}
@@ -36,14 +36,6 @@ def _openssl() -> None:
         if os.environ.get("CI") == "true":
             pytest.fail("openssl is missing: deploy/test-parts.sh installs it", pytrace=False)
         pytest.skip("openssl, which makes the certificates, is missing")
-
-
-def make_certificate(folder: Path, kind: str, names: str, common: str) -> None:
-    """``cert.pem`` and ``key.pem`` in ``folder``, signed by itself."""
-    key = ["rsa:2048"] if kind == "rsa" else ["ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
-    argv = ["openssl", "req", "-x509", "-nodes", "-days", "2", "-newkey", *key, "-subj", f"/CN={common}"]
-    argv += ["-addext", f"subjectAltName={names}", "-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
-    subprocess.run(argv, check=True, capture_output=True, timeout=60)
 
 
 def show_subject(port: int) -> str:

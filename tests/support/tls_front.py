@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,3 +47,11 @@ def run_tls_front(port: int, behind: int, folder: Path) -> Iterator[None]:
         threading.Thread(target=_accept, args=(listener, context, behind), daemon=True).start()
         yield
         listener.shutdown(socket.SHUT_RDWR)
+
+
+def make_certificate(folder: Path, kind: str, names: str, common: str) -> None:
+    """``cert.pem`` and ``key.pem`` in ``folder``, signed by itself."""
+    key = ["rsa:2048"] if kind == "rsa" else ["ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    argv = ["openssl", "req", "-x509", "-nodes", "-days", "2", "-newkey", *key, "-subj", f"/CN={common}"]
+    argv += ["-addext", f"subjectAltName={names}", "-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
+    subprocess.run(argv, check=True, capture_output=True, timeout=60)

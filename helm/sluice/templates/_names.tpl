@@ -51,6 +51,10 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
+{{- define "sluice.gatewayScheme" -}}
+{{- if dig "listen" "tls" false .Values.settings -}}https{{- else -}}http{{- end -}}
+{{- end -}}
+
 {{- define "sluice.secretName" -}}
 {{- default (include "sluice.fullname" .) .Values.secrets.existingSecret -}}
 {{- end -}}

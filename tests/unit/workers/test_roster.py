@@ -45,6 +45,21 @@ def test_a_drain_is_carried_over_to_the_successor_once():
     assert events == [WorkerDrainChanged(A, True), WorkerDrainChanged(B, True)]
 
 
+def test_a_drain_outlives_an_absence_from_the_list():
+    events = []
+    roster = PoolRoster(_Pool(), events.append)
+    roster.set_draining(A, True)
+    roster.remove(A)
+    roster.add(A, ADDRESS)
+    roster.welcome(A)
+    roster.welcome(B)
+    assert events == [WorkerDrainChanged(A, True)] * 2
+    roster.set_draining(A, False)
+    roster.remove(A)
+    roster.welcome(A)
+    assert events[2:] == [WorkerDrainChanged(A, False)]
+
+
 def test_a_drain_that_was_undone_is_not():
     events = []
     roster = PoolRoster(_Pool(), events.append)
