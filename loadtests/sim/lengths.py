@@ -12,7 +12,7 @@ from typing import Protocol
 from zlib import crc32
 
 from loadtests.sim.traces import BLOCK_TOKENS, load_trace
-from service.gateway.prefix import LEAST_BYTES
+from service.gateway.prefix import ENDS_MAX, LEAST_BYTES
 
 _MEAN_DRAWS = 4000
 _TRACE_MEAN_DRAWS = 700
@@ -30,6 +30,8 @@ class Size:
     session: str | None = None
     cached_tokens: int = 0
     """Prompt tokens that an earlier request of the session has already had computed."""
+    ends: tuple[int, ...] = ()
+    """Where the messages before ended, in tokens."""
 
 
 BLOCK_BYTES = 512
@@ -39,11 +41,12 @@ _GRID = tuple(sorted({1024 << step for step in range(17)} | {1536 << step for st
 
 
 def find_marks(size: Size) -> tuple[int, ...]:
-    """What ``service.gateway.prefix`` would make of the prompt: the same grid, its end, and that of the turn before."""
+    """What ``service.gateway.prefix`` would make of the prompt: the grid, its end, and those of messages before."""
     blocks = len(size.hashes[: size.prompt_tokens // BLOCK_TOKENS])
     if blocks * BLOCK_BYTES < LEAST_BYTES:
         return ()
     ends = {end // BLOCK_BYTES for end in _GRID} | {size.cached_tokens // BLOCK_TOKENS, blocks}
+    ends |= {end // BLOCK_TOKENS for end in size.ends}
     marks = (
         (end * BLOCK_BYTES << 32) | crc32(b"%d" % size.hashes[end - 1]) for end in sorted(ends) if 0 < end <= blocks
     )
@@ -131,6 +134,7 @@ class Agentic:
         salt = chance.getrandbits(30) << 32
         uids: list[int] = []
         contexts = [0] * self.sessions
+        ends: list[tuple[int, ...]] = [()] * self.sessions
         turns = [0] * self.sessions
         begun = 0
         for index in range(self.sessions):
@@ -143,7 +147,7 @@ class Agentic:
             nonlocal begun
             index = chance.randrange(self.sessions)
             if turns[index] >= self.turns_max:
-                uids[index], turns[index], contexts[index] = begun, 0, 0
+                uids[index], turns[index], contexts[index], ends[index] = begun, 0, 0, ()
                 begun += 1
             before = contexts[index] + self.system_tokens
             prompt = before + self.turn.draw(chance)
@@ -154,7 +158,9 @@ class Agentic:
             hashes = (*range(salt, salt + min(shared, count)), *range(base + shared, base + count))
             turns[index] += 1
             contexts[index] = prompt + output - self.system_tokens
-            return Size(prompt, output, None, hashes, f"s{uids[index]}", before // BLOCK_TOKENS * BLOCK_TOKENS)
+            earlier, ends[index] = ends[index], (*ends[index], prompt, prompt + output)[1 - ENDS_MAX :]
+            cached = before // BLOCK_TOKENS * BLOCK_TOKENS
+            return Size(prompt, output, None, hashes, f"s{uids[index]}", cached, earlier)
 
         return draw
 

@@ -41,13 +41,14 @@ from service.flow.balance import Chance
 from service.flow.band import is_guaranteed
 from service.flow.breaker import BreakerState, next_change_at, observe_failure, observe_nothing, observe_success
 from service.flow.config import FlowConfig, Reconfigured
-from service.flow.dispatch import find_place, pump, send
+from service.flow.dispatch import find_place, send
 from service.flow.failure import outcome_of
 from service.flow.learning import learn_answer, learn_cut, learn_first_token
 from service.flow.replicas import follow, guess_others
 from service.flow.retry import RetryBudget
 from service.flow.shedding import WasteBudget, revoke_for
 from service.flow.state import FlowState
+from service.flow.turns import pump, stand_aside
 from service.flow.views import FlowViews
 from service.flow.waiting import Waiting
 from service.flow.worker import WorkerState
@@ -142,7 +143,8 @@ class FlowController(FlowViews):
         entry = assess(state, request, now)
         state.offered.observe(entry.band, entry.hold_s, entry.work_s, now)
         outcome = find_bar(state, entry, now)
-        if outcome is None and (entry.choosy or state.room.is_dearest(entry.band)):
+        looked = outcome is None and (entry.choosy or state.room.is_dearest(entry.band))
+        if looked:
             place = find_place(state, entry, None, now)
             if place is not None:
                 self._out.append(send(state, entry, *place, now))
@@ -150,6 +152,8 @@ class FlowController(FlowViews):
         wait_s = foresee_wait_s(state, entry, now)
         if outcome is None:
             self._let_wait(entry, wait_s, now)
+            if looked:
+                stand_aside(state, entry, now)
         else:
             self._turn_away(entry, outcome, wait_s, now)
 

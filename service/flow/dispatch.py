@@ -1,11 +1,10 @@
-"""Decides who of those that wait goes to which worker, as late as possible: when a permit is free, not before."""
+"""Decides which worker a request goes to, and whether there is one that it should go to now."""
 
 from service.domain.command import Command, Dispatch, Grounds
-from service.domain.units import WorkerId
-from service.flow.affinity import find_home, is_worth_reading, look_up, remember
+from service.flow.affinity import count_again_s, find_home, is_worth_reading, look_up, remember
 from service.flow.band import is_guaranteed
 from service.flow.breaker import may_try, observe_dispatch
-from service.flow.harm import GRAIN_S, find_pressing_at, is_pressing, keeps_pace, leaves_time
+from service.flow.harm import keeps_pace, leaves_time
 from service.flow.state import FlowState
 from service.flow.waiting import Waiting
 from service.flow.worker import WorkerState, find_unread_tokens, widen_for
@@ -175,83 +174,12 @@ def send(state: FlowState, entry: Waiting, worker: WorkerState, ttft_s: float, n
     )  # fmt: skip
     state.ledger.grant(entry, worker, unread, ttft_s, now)
     request = entry.request
+    if entry.known_most_bytes:
+        state.rereading.spend(count_again_s(state, entry, worker))
     if request.prefix or request.session is not None:
         remember(state, request, worker)
     observe_dispatch(worker.breaker)
     return Dispatch(entry.request.request_id, worker.worker_id, entry.attempt, grounds)
-
-
-def pump(state: FlowState, hint: WorkerState | None, now: float) -> list[Command]:
-    """Dispatch while somebody waits who fits somewhere: choosy lines first, then bands from the dearest down.
-
-    A band whose first does not fit holds up the cheaper ones: what is free is kept for it. That costs goodput where it
-    is a long prompt that waits for slack, and it must be so: in the simulator's mixed traffic at 2x, letting all others
-    pass took goodput from 44 to 49 requests a second and priority's attainment from 99.8 % to 98.1 %. Only a promise
-    that presses passes one that does not.
-    """
-    room, out = state.room, []
-    sent: Waiting | None = None
-    if room.choosy:
-        out += _pump_lines(state, hint.worker_id if hint is not None else None, hint, now)
-    while room.size > room.choosy:
-        entry = choose_floor(state, now)
-        place = find_place(state, entry, hint, now) if entry is not None else None
-        if entry is None or place is None:
-            if entry is not None:  # its turn has come, and it has no place: it keeps its turn, and saves up no more
-                state.floor_credit_s = entry.work_s
-            first = _find_first(state, hint, sent, now)
-            if first is None:
-                break
-            entry, place = first
-        out.append(send(state, entry, *place, now))
-        sent = entry
-    return out
-
-
-def _find_first(
-    state: FlowState, hint: WorkerState | None, sent: Waiting | None, now: float
-) -> tuple[Waiting, tuple[WorkerState, float]] | None:
-    """Who of the dearest band goes next, and where; if that one finds no place and has time, who of a cheaper band has
-    none left. Who comes first because another was ``sent`` may fit where that one did not."""
-    bands = state.room.bands()
-    entry = next(bands)[1].next(now)
-    if sent is not None and _asks_less(entry, sent):
-        hint = None
-    place = find_place(state, entry, hint, now)
-    if place is not None:
-        return entry, place
-    if entry.due_at is None or is_pressing(entry, now):
-        return None
-    for band, queue in bands:
-        if not is_guaranteed(band):
-            break
-        other = queue.next(now)
-        if is_pressing(other, now):
-            place = find_place(state, other, hint, now)
-            return None if place is None else (other, place)
-        if other.due_at is not None:
-            state.alarms.note_again(find_pressing_at(other, other.due_at) + GRAIN_S)
-    return None
-
-
-def _asks_less(entry: Waiting, sent: Waiting) -> bool:
-    """Whether a worker may be a place for ``entry`` that was none for ``sent``: where all ask for the same, nobody else
-    need be looked at."""
-    same = entry.band == sent.band and entry.tpot_s == sent.tpot_s and (entry.due_at is None) == (sent.due_at is None)
-    return not same or entry.estimate.prompt_tokens < sent.estimate.prompt_tokens
-
-
-def choose_floor(state: FlowState, now: float) -> Waiting | None:
-    """Who beyond contracts comes before guaranteed work that waits, having earned the floor; ``None`` if nobody."""
-    if state.floor_credit_s <= 0.0 or state.config.shedding.brownout_forced >= 2:
-        return None
-    first = True
-    for band, queue in state.room.bands():
-        if not is_guaranteed(band):
-            entry = None if first else queue.next(now)
-            return entry if entry is not None and state.floor_credit_s >= entry.work_s else None
-        first = False
-    return None
 
 
 def _keep_floor(state: FlowState, entry: Waiting) -> None:
@@ -259,21 +187,9 @@ def _keep_floor(state: FlowState, entry: Waiting) -> None:
     if is_guaranteed(entry.band):
         if not state.room.size:
             state.floor_credit_s = 0.0
-        elif any(not is_guaranteed(band) for band, _ in state.room.bands()):
+        elif any(not is_guaranteed(band) for band, _ in state.room.all_bands()):
             state.floor_credit_s += state.config.shedding.floor_ratio * entry.work_s
         else:
             state.floor_credit_s = 0.0
     else:
         state.floor_credit_s = max(state.floor_credit_s - entry.work_s, 0.0)
-
-
-def _pump_lines(state: FlowState, worker_id: WorkerId | None, hint: WorkerState | None, now: float) -> list[Command]:
-    out = []
-    for line in state.room.lines() if worker_id is None else state.room.lines_for(worker_id):
-        while line:
-            entry = next(iter(line.values()))
-            place = find_place(state, entry, hint, now)
-            if place is None:
-                break
-            out.append(send(state, entry, *place, now))
-    return out

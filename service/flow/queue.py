@@ -96,14 +96,26 @@ class WaitingRoom:
         return queue
 
     def bands(self) -> Iterator[tuple[int, BandQueue]]:
-        """Bands in which somebody waits, the dearest first; there are few bands."""
+        """Bands in which somebody would go to any worker, the dearest first; there are few bands."""
+        for band in self._order:
+            queue = self._bands[band]
+            if queue.ready:
+                yield band, queue
+
+    def all_bands(self) -> Iterator[tuple[int, BandQueue]]:
+        """Bands in which anybody waits, the dearest first."""
         for band in self._order:
             queue = self._bands[band]
             if queue.size:
                 yield band, queue
 
+    def count_at_home(self, worker_id: WorkerId) -> int:
+        """How many wait for that worker alone, having read there before."""
+        return sum([queue.homes.count(worker_id) for queue in self._bands.values()])
+
     def is_dearest(self, band: int) -> bool:
-        """Whether nobody waits in a band as dear as this one: then what is free is its own to take."""
+        """Whether nobody who would go to any worker waits in a band as dear as this one: then what is free is its own
+        to take."""
         return not self.size or band < next(self.bands(), (band + 1, None))[0]
 
     def displaceable(self, beyond: int) -> tuple[int, int]:

@@ -69,7 +69,7 @@ def build_report(state: FlowState, now: float) -> ReplicaReport | None:
 
 def _describe(state: FlowState, sharing: Sharing, now: float) -> ReplicaReport:
     demand = {band: rate for band, rate in state.offered.rates(now).items() if rate > 0.01}
-    for band, queue in state.room.bands():
+    for band, queue in state.room.all_bands():
         demand[band] = demand.get(band, 0.0) + queue.size
     cap = state.config.requests_per_worker
     leaving = state.draining and not state.room.size
@@ -91,6 +91,7 @@ def _describe(state: FlowState, sharing: Sharing, now: float) -> ReplicaReport:
                 worker.widened,
                 tuple(sorted(own.items())),
                 worker.slack.read_s(now) if own else None,
+                state.room.count_at_home(worker.worker_id),
             )
         )
     return ReplicaReport(

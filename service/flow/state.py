@@ -14,6 +14,7 @@ from service.flow.offered import OfferedWork
 from service.flow.pace import PrefillPace
 from service.flow.prefix import CacheTrust, PrefixTable, SessionTable
 from service.flow.queue import WaitingRoom
+from service.flow.rereading import RereadBudget
 from service.flow.retry import RetryBudget
 from service.flow.sharing import Sharing
 
@@ -49,6 +50,7 @@ class FlowState:
     last_arrivals: dict[int, float] = field(default_factory=dict)
     """By band, when the last that was sent from the queue had arrived."""
     alarms: Alarms = field(default_factory=Alarms)
+    rereading: RereadBudget = field(default_factory=RereadBudget)
     tpot_s: float | None = None
     mean_hold_s: float | None = None
     """For how long those that were served held a permit: the next is free after as much, divided by all permits."""

@@ -21,7 +21,8 @@ class Waiting:
     it will occupy a permit, ``work_s`` what it costs in worker-seconds. ``failed_on`` are workers it must not be sent
     to again; ``tpot_s`` is the time per token it was promised; ``revoked`` counts how often it was taken back.
     ``known`` says how many bytes of its prompt each cache (``flow.prefix``) held when a place was last looked for,
-    ``known_most_bytes`` how many the best of those that can be used.
+    ``known_most_bytes`` how many the best of those that can be used; ``home`` is the worker it waits for alone because
+    of that (``flow.affinity``).
     ``prefill_s`` is the time to its first token on an idle worker; ``foreseen_s`` when it was expected, from arrival,
     as it began to wait; ``calibration`` is its tier's.
     """
@@ -40,6 +41,7 @@ class Waiting:
     failed_on: frozenset[WorkerId] = NOWHERE
     revoked: int = 0
     gone: bool = False
+    home: WorkerId | None = None
     known: Mapping[int, int] | None = None
     known_most_bytes: int = 0
     prefill_s: float = 0.0

@@ -29,7 +29,7 @@ _GRID = tuple(
     sorted({1024 << step for step in range(17)} | {1536 << step for step in range(6)})
 )  # 1 KiB to 64 MiB, twice per doubling up to 64 KiB
 _SAMPLE = 4096
-_ENDS_MAX = 8
+ENDS_MAX = 8
 _TAIL = 1 << 17
 """Ends of messages are looked for in so many of the last bytes."""
 
@@ -77,7 +77,7 @@ def _find_ends(text: memoryview) -> list[int]:
     tail = bytes(text[floor:])
     ends = [last]
     close, apart = tail.rfind(b"},{"), tail.rfind(b"}, {")
-    while len(ends) < _ENDS_MAX:
+    while len(ends) < ENDS_MAX:
         if close > apart:
             ends.append(floor + close + 1)
             close = tail.rfind(b"},{", 0, close)

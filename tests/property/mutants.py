@@ -15,7 +15,7 @@ from service.domain.event import (
     WorkerLeft,
     WorkerLoadSeen,
 )
-from service.flow import admission, controller, dispatch
+from service.flow import admission, controller, turns
 from service.flow.alarms import Alarms
 from service.flow.band import is_guaranteed
 from service.flow.config import Reconfigured
@@ -326,7 +326,7 @@ def floor_for_everybody(state, now):
 class PutsExcessFirst(Policy):
     """I6: the floor is not earned."""
 
-    rules = ((dispatch, "choose_floor", floor_for_everybody),)
+    rules = ((turns, "choose_floor", floor_for_everybody),)
 
 
 class CheapestFirst(Policy):

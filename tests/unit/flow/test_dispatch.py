@@ -9,9 +9,10 @@ from service.domain.load import WorkerLoad
 from service.flow.band import BEST_EFFORT, EXCESS
 from service.flow.breaker import observe_failure
 from service.flow.config import FlowConfig, SheddingConfig
-from service.flow.dispatch import _asks_less, choose_floor, choose_worker, find_place, fits, has_permit, pump, send
+from service.flow.dispatch import choose_worker, find_place, fits, has_permit, send
 from service.flow.retry import RetryBudget
 from service.flow.state import FlowState
+from service.flow.turns import _asks_less, choose_floor, pump
 from tests.support.flow import build_entry
 
 count = iter(range(1, 1_000_000))
