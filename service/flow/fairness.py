@@ -132,6 +132,8 @@ class BandQueue:
         self._tenants[entry.request.tenant_id].ready -= 1
         self.ready -= 1
         self._left += 1
+        if self._left > self.size + _STALE:
+            self._sweep()
 
     def step_back(self, entry: Waiting) -> None:
         """``entry``, which stood aside, would go to any worker again."""

@@ -84,8 +84,10 @@ def _find_first(state: FlowState, hint: WorkerState | None, sent: Waiting | None
 
 
 def _find_at_home(state: FlowState, queue: BandQueue, hint: WorkerState | None, now: float) -> _Turn | None:
-    """Who has waited for a worker that can take it now. Whoever need not wait for it any longer steps back."""
-    for home in queue.homes if hint is None else (hint.worker_id,):
+    """Who has waited for a worker that can take it now. Whoever need not wait for it any longer steps back; an idle
+    worker is a place for those who wait for others, too."""
+    everywhere = hint is None or not (hint.held or hint.foreign)
+    for home in queue.homes if everywhere or hint is None else (hint.worker_id,):
         while (entry := queue.homes.first(home)) is not None:
             place = find_place(state, entry, hint, now)
             if place is not None:

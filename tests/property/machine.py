@@ -181,6 +181,25 @@ class FlowMachine(RuleBasedStateMachine):
         for _ in range(times):
             self.arrive(ttl_s=5.0, prompt_bytes=prompt_bytes, pinned_to=None, kind=kind)
 
+    @rule(talk=st.integers(1, 3), turns=st.integers(1, 4), ttl_s=st.sampled_from([0.5, 5.0, 30.0]), kind=KINDS)
+    def talk_on(self, talk, turns, ttl_s, kind):
+        """Turns of a conversation so long that reading it anew is worth waiting for who has read it."""
+        for _ in range(turns):
+            self.count += 1
+            ends = [400_000, 500_000]
+            tenant, tier, rank = kind
+            request = build_request(
+                f"r{self.count}",
+                arrived_at=self.now,
+                ttl_s=ttl_s,
+                prompt_bytes=ends[-1],
+                tenant=tenant,
+                tier=tier,
+                rank=rank,
+                prefix=tuple(end << 32 | talk for end in ends),
+            )
+            self.happen(RequestArrived(request))
+
     @rule()
     def promised_after_the_rest(self):
         """Workers full of what is beyond contracts, and then somebody who was promised something."""

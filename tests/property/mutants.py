@@ -399,6 +399,22 @@ class TakesBackAgain(FlowController):
         super()._wait_again(entry, attempt, failed_on, 0, now)
 
 
+def find_at_home_only(state, queue, hint, now):
+    """Nobody who waits for a worker may go to an idle one."""
+    for home in queue.homes if hint is None else (hint.worker_id,):
+        entry = queue.homes.first(home)
+        place = None if entry is None else turns.find_place(state, entry, state.ledger.workers.get(home), now)
+        if place is not None:
+            return entry, place
+    return None
+
+
+class LetsIdleWorkersBe(Policy):
+    """I3: who stands aside is forgotten by all but its home."""
+
+    rules = ((turns, "_find_at_home", find_at_home_only),)
+
+
 class WastesWithoutEnd(FlowController):
     """I13: no bound to what is thrown away."""
 
@@ -467,6 +483,7 @@ MUTANTS: dict[type[FlowController], str] = {
     SendsToTheDraining: "sick, draining or left|permits differ",
     SendsToTheDeparted: "permits differ|a worker that is not there|sick, draining or left|workers and books differ",
     SkipsThePump: "has room and r[0-9]+ waits|time makes a place and the wake comes later",
+    LetsIdleWorkersBe: "has room and r[0-9]+ waits|time makes a place and the wake comes later",
     QueuesBehindTheChoosy: "has room and r[0-9]+ waits|time makes a place and the wake comes later",
     LosesTheExpired: "queue and books differ",
     NeverExpires: "wants to be woken again",

@@ -27,6 +27,7 @@ def build_request(
     deadline_at: float | None = None,
     hinted: bool = False,
     stream: bool = True,
+    prefix: tuple[int, ...] = (),
 ) -> Request:
     """A request that may wait ``ttl_s``; by default 100 tokens of prompt."""
     return Request(
@@ -41,6 +42,7 @@ def build_request(
         arrived_at + ttl_s if deadline_at is None else deadline_at,
         None,
         None if pinned_to is None else WorkerId(pinned_to),
+        prefix,
         hinted=hinted,
     )
 
@@ -56,7 +58,7 @@ def build_entry(
     due_at: float | None = None,
     tpot_s: float | None = None,
     failed_on: Iterable[str] = (),
-    **how: float | int | str | None,
+    **how: float | int | str | tuple[int, ...] | None,
 ) -> Waiting:
     """A request that waits; ``how`` goes to :func:`build_request`."""
     request = build_request(name, **how)  # type: ignore[arg-type]

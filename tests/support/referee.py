@@ -54,6 +54,7 @@ class Case:
     spared: bool = False
     band: int = 0
     tokens: int = 0
+    unread: int = 0
     give_up_at: float = 0.0
     due_at: float | None = None
 
@@ -74,6 +75,7 @@ class Case:
     def learn(self, grounds: Grounds) -> None:
         """What the controller made of it."""
         self.band, self.tokens = grounds.band, grounds.prompt_tokens
+        self.unread = grounds.prompt_tokens - (grounds.cached_tokens or 0)
         self.give_up_at, self.due_at = grounds.give_up_at, grounds.due_at
 
 
@@ -246,18 +248,26 @@ class Referee:
             assert wasted <= allowed + 1e-6, "more is wasted than may be"
 
     def _check_order(self, controller: FlowController, case: Case, now: float) -> None:
-        """Dearer bands first, unless their promises have time and this one has not; what is beyond contracts before
-        guaranteed work only as far as it has earned it."""
+        """Dearer bands first, unless their promises have time and this one has not, or they wait for a worker of their
+        own; what is beyond contracts before guaranteed work only as far as it has earned it."""
+        room, running = controller._state.room, controller._state.ledger.running
         waiting = [other for other in self.waiting if other is not case and not other.choosy]
+
+        def stands_aside(name: RequestId) -> bool:
+            sent = running.get(name)  # by a later command of the same event
+            entry = room._entries.get(name) if sent is None else sent.entry
+            return entry is not None and entry.home is not None
+
+        ready = [other for other in waiting if not stands_aside(other.request.request_id)]
         work_s = controller._state.ledger.running[case.request.request_id].entry.work_s
         if case.guaranteed:
             if not case.choosy:
-                dearer = [other for other in waiting if other.band < case.band]
+                dearer = [other for other in ready if other.band < case.band]
                 patient = case.presses(now) and not any(other.presses(now) for other in self._list_heads(dearer))
                 assert not dearer or patient, "a cheaper promise goes first"
             if any(not other.guaranteed for other in waiting):
                 self.floor_earned_s += self.config.shedding.floor_ratio * work_s
-        elif not case.choosy and any(other.guaranteed for other in waiting):
+        elif not case.choosy and any(other.guaranteed for other in ready):
             assert self.config.shedding.brownout_forced < 2, "the floor is kept in spite of the operator"
             self.floor_spent_s += work_s
             assert self.floor_spent_s <= self.floor_earned_s + 1e-9, "beyond contract goes before promised work"
@@ -385,7 +395,7 @@ class Referee:
         for worker_id, station in self.stations.items():
             worker, held = ledger.workers[worker_id], [self.live[name] for name in station.held]
             entries = [ledger.running[name].entry for name in station.held]
-            silent = sum(case.tokens for case in held if not case.first_token_seen)
+            silent = sum(case.unread for case in held if not case.first_token_seen)
             assert worker.backlog_tokens == silent, "prompt tokens on a worker and books differ"
             decoding = sum(case.first_token_seen for case in held)
             assert worker.decoding == decoding, "decoding and books differ"
@@ -407,6 +417,8 @@ class Referee:
         for band, queue in room._bands.items():
             here = [case for case in ordinary if case.band == band]
             assert queue.size == len(here), "a band and books differ"
+            at_home = sum(queue.homes.count(home) for home in queue.homes)
+            assert queue.ready + at_home == queue.size, "who stands aside and books differ"
             assert queue.tokens == sum(case.tokens for case in here), "a band's tokens and books differ"
             assert queue.active == len({case.request.tenant_id for case in here}), "active tenants and books differ"
             hold_s = sum(room._entries[case.request.request_id].hold_s for case in here)
@@ -429,6 +441,8 @@ class Referee:
         room = controller._state.room
         heads = {next(iter(line)) for line in room.lines()}
         heads |= {queue.next(now).request.request_id for _, queue in islice(room.bands(), 1)}
+        for _, queue in islice(room.all_bands(), 1):
+            heads |= {first.request.request_id for home in queue.homes if (first := queue.homes.first(home))}
         for worker_id, station in self.stations.items():
             worker = controller._state.ledger.workers[worker_id]
             free = len(station.held) < min(self.config.requests_per_worker, station.limit)
@@ -453,6 +467,8 @@ class Referee:
             return False
         if not worker.held:
             return True
+        if case.request.prefix and entry.home != worker.worker_id:  # it may be better off waiting for who has read it
+            return False
         return not worker.backlog_tokens and case.due_at is None and keeps_pace(entry, worker)
 
     def _find_enough_at(self, worker: WorkerState, entry: Waiting, now: float) -> float:

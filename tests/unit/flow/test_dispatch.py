@@ -418,6 +418,88 @@ class TestAffinity:
         state.ledger.worker("a").permits = 1
         assert find_place(state, build_known("s", tokens=2000), None, 0.0)[0].worker_id == "b"
 
+    def build_talks(self, names="ab"):
+        """Worker ``a``, which has read a conversation and is full; the others are busy and have room."""
+        state = build_state(names, requests_per_worker=2)
+        state.prefixes.remember(build_known("r").request.prefix, state.ledger.worker("a").cache)
+        occupy(state, "a", 2)
+        for name in names[1:]:
+            occupy(state, name, 1)
+        state.trust.ratio = 1.0
+        return state
+
+    def test_who_waits_for_its_home_holds_nobody_up(self):
+        state = self.build_talks()
+        talk = build_known("talk", sequence=next(count))
+        state.room.add(talk)
+        wait(state, "other")
+        assert sent(pump(state, state.ledger.worker("b"), 0.0)) == ["other"]
+        assert talk.home == "a"
+        assert state.room.count_at_home("a") == 1
+        assert next(iter(state.room.all_bands()))[1].size == 1
+        assert list(state.room.bands()) == []
+        assert pump(state, state.ledger.worker("b"), 0.0) == []
+        state.ledger.release(next(iter(state.ledger.worker("a").held)), 1.0)
+        assert sent(pump(state, state.ledger.worker("a"), 1.0)) == ["talk"]
+        assert state.room.size == 0
+
+    def test_it_is_looked_for_a_place_everywhere_before_it_stands_aside(self):
+        state = self.build_talks()
+        state.ledger.release(next(iter(state.ledger.worker("a").held)), 0.0)
+        talk = build_known("talk", sequence=next(count))
+        state.room.add(talk)
+        assert sent(pump(state, state.ledger.worker("b"), 0.0)) == ["talk"]
+        assert state.ledger.running["talk"].permit.worker_id == "a"
+
+    def test_after_half_of_its_patience_it_may_go_elsewhere_while_there_is_a_budget(self):
+        state = self.build_talks()
+        talks = [build_known(f"talk{turn}", sequence=next(count)) for turn in range(2)]
+        talks[1].request.prefix = tuple(each + 1 for each in talks[1].request.prefix)  # another conversation
+        state.prefixes.remember(talks[1].request.prefix, state.ledger.worker("a").cache)
+        for talk in talks:
+            state.room.add(talk)
+        assert pump(state, None, 4.0) == []
+        assert [talk.home for talk in talks] == ["a", "a"]
+        state.alarms.ring(5.001)
+        state.ledger.worker("b").permits = 1
+        assert pump(state, None, 5.001) == []
+        assert [talk.home for talk in talks] == [None, None]
+        state.ledger.worker("b").permits = 8
+        assert sent(pump(state, None, 5.001)) == ["talk0"]
+        assert talks[1].home == "a"  # what was earned is spent
+        assert state.alarms.next_at() > 5.002
+
+    def test_an_idle_worker_takes_those_who_wait_for_others(self):
+        state = self.build_talks()
+        talk = build_known("talk", sequence=next(count))
+        state.room.add(talk)
+        assert pump(state, None, 0.0) == []
+        state.ledger.release(next(iter(state.ledger.worker("b").held)), 1.0)
+        assert sent(pump(state, state.ledger.worker("b"), 1.0)) == ["talk"]
+
+    def test_a_home_that_has_left_is_waited_for_no_longer(self):
+        state = self.build_talks("abc")
+        talk = build_known("talk", sequence=next(count))
+        state.room.add(talk)
+        assert pump(state, None, 0.0) == []
+        state.ledger.worker("a").healthy = False
+        state.ledger.sort_out(2)
+        for name in "bc":
+            state.ledger.worker(name).permits = 1
+        assert pump(state, None, 1.0) == []
+        assert talk.home is None
+        assert sum(1 for _ in state.room.bands()) == 1
+
+    def test_no_look_lets_many_stand_aside_and_the_next_comes_at_once(self):
+        state = self.build_talks()
+        for turn in range(10):
+            state.room.add(build_known(f"talk{turn}", sequence=next(count)))
+        assert pump(state, None, 0.0) == []
+        assert state.room.count_at_home("a") == 8
+        assert state.alarms.next_at() == pytest.approx(0.001)
+        assert pump(state, None, 0.001) == []
+        assert state.room.count_at_home("a") == 10
+
     def test_a_session_comes_back_to_its_worker_if_that_costs_little(self):
         state = build_state("abc")
         entry = build_entry("r")
