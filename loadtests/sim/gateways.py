@@ -4,6 +4,9 @@ Runs mixed traffic at twice the capacity of eight workers through 1, 2, 4 and 16
 with reports that lag, with a gateway that dies, and with a store that is away; and, beside them, four gateways that do
 not know of each other. Prints tables and writes ``replicas.{json,md}``. The bars are those of four gateways: goodput,
 what was promised within contract, and how soon a dead one's part is taken up; and that no worker's own valve fires.
+
+With ``--conversations`` it is long conversations instead, below capacity, each turn through another gateway, measured
+after three minutes that began with cold caches: ``replicas-agentic.{json,md}``, without bars.
 """
 
 import argparse
@@ -30,6 +33,8 @@ COMMAND = "python -m loadtests.sim.gateways"
 
 
 NEAR = Exchange()
+
+TALKS, TALK_LOADS, TALK_WARMUP_S = "agentic", (0.6, 0.85), 180.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,18 +162,25 @@ def judge(all_figures: Sequence[Figures]) -> list[str]:
     return missed
 
 
-def write_report(all_figures: Sequence[Figures], command: str, folder: Path) -> None:
-    """JSON for programs, a table for people."""
-    folder.mkdir(parents=True, exist_ok=True)
-    missed = judge(all_figures)
+def write_report(all_figures: Sequence[Figures], missed: list[str] | None, command: str, path: Path) -> None:
+    """JSON for programs, a table for people; ``missed`` is ``None`` where there are no bars."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     found = {"command": command, "missed": missed, "cases": [asdict(figures) for figures in all_figures]}
-    (folder / "replicas.json").write_text(json.dumps(found, indent=1) + "\n")
-    verdict = "All bars are reached." if not missed else "Missed: " + "; ".join(missed) + "."
+    path.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+    verdict = ""
+    if missed is not None:
+        verdict = "\nAll bars are reached.\n" if not missed else "\nMissed: " + "; ".join(missed) + ".\n"
     text = "\n".join(map(render_line, all_figures))
     about = (__doc__ or "").partition("\n\n")[2].strip()
-    (folder / "replicas.md").write_text(
-        f"# Several gateways\n\n`{command}`\n\n{about}\n\n{HEAD}\n{text}\n\n{verdict}\n"
-    )
+    path.with_suffix(".md").write_text(f"# Several gateways\n\n`{command}`\n\n{about}\n\n{HEAD}\n{text}\n{verdict}")
+
+
+def run_talks(seeds: int, duration_s: float, tell: Callable[[str], None]) -> Iterator[Figures]:
+    """Long conversations through one, two and four gateways."""
+    for load in TALK_LOADS:
+        scenario = replace(SCENARIOS[TALKS], load=load, warmup_s=TALK_WARMUP_S, duration_s=duration_s)
+        cases = [replace(case, name=f"{case.name}, {load:g} x") for case in CASES[:3]]
+        yield from run_cases(cases, scenario, seeds, tell)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -176,14 +188,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="runs per case (3)")
     parser.add_argument("--seconds", type=float, default=100.0, help="measured seconds per run (100)")
+    parser.add_argument("--conversations", action="store_true", help="long conversations below capacity")
     parser.add_argument("--out", type=Path, default=REPORTS, help="folder of the report")
     args = parser.parse_args(arguments)
-    scenario = replace(SCENARIOS[SCENARIO], load=LOAD, duration_s=args.seconds)
     console = Console(width=None if sys.stdout.isatty() else 170, highlight=False)
     console.print(HEAD)
+    command = f"{COMMAND} --seeds {args.seeds} --seconds {args.seconds:g}"
+    if args.conversations:
+        found = list(run_talks(args.seeds, args.seconds, console.print))
+        write_report(found, None, f"{command} --conversations", args.out / "replicas-agentic")
+        return 0
+    scenario = replace(SCENARIOS[SCENARIO], load=LOAD, duration_s=args.seconds)
     found = list(run_cases(CASES, scenario, args.seeds, console.print))
-    write_report(found, f"{COMMAND} --seeds {args.seeds} --seconds {args.seconds:g}", args.out)
     missed = judge(found)
+    write_report(found, missed, command, args.out / "replicas")
     for one in missed:
         console.print(f"missed: {one}")
     return 1 if missed else 0

@@ -35,8 +35,7 @@ class WorkerUse:
     permits the gateway holds or may take before its next report. ``held`` of its requests are there, ``decoding`` of
     them have their first token, ``backlog_tokens`` prompt tokens wait for theirs, and ``sent_tokens`` were sent in all.
     ``widened`` counts by how many first tokens the limit was raised. ``promises`` counts requests by the seconds per
-    token that they were promised, ``slack_s`` is what those can bear, ``None`` where nothing was promised. ``wanted``
-    counts requests that wait for this worker alone, because it has read the beginning of their prompts.
+    token that they were promised, ``slack_s`` is what those can bear, ``None`` where nothing was promised.
     """
 
     worker_id: WorkerId
@@ -50,7 +49,6 @@ class WorkerUse:
     widened: int = 0
     promises: tuple[tuple[float, int], ...] = ()
     slack_s: float | None = None
-    wanted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,10 +109,6 @@ class WaitingRoom:
             if queue.size:
                 yield band, queue
 
-    def count_at_home(self, worker_id: WorkerId) -> int:
-        """How many wait for that worker alone, having read there before."""
-        return sum([queue.homes.count(worker_id) for queue in self._bands.values()])
-
     def is_dearest(self, band: int) -> bool:
         """Whether nobody who would go to any worker waits in a band as dear as this one: then what is free is its own
         to take."""

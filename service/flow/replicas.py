@@ -91,7 +91,6 @@ def _describe(state: FlowState, sharing: Sharing, now: float) -> ReplicaReport:
                 worker.widened,
                 tuple(sorted(own.items())),
                 worker.slack.read_s(now) if own else None,
-                state.room.count_at_home(worker.worker_id),
             )
         )
     return ReplicaReport(

@@ -5,11 +5,9 @@ then an equal part of what is idle. The fractions that come of this are rounded 
 from a gateway on one worker is made good on the next. Where a gateway still holds more than it is entitled to, the
 others wait for it, so that what is held and what may be taken never exceed what the worker carries.
 
-Last, worker by worker, who has no use for its part lends it to gateways where conversations wait that this worker has
-read: else each gateway would be a small house of its own, in which somebody waits while there is room next door.
-
 *Trade-offs*: fractions are pool-wide, so a gateway whose clients all need one worker (responses stored there) has no
-more of it than of others, but for what is lent.
+more of it than of others. Room that was lent for conversations that wait for one worker made no difference in the
+simulator (``loadtests.sim.gateways --conversations``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,9 +24,6 @@ permit more: each permit that changes hands is idle for one or two reports."""
 _FOOT = 1.0
 """Permits in the whole pool that every gateway may have though it asked for none: its first request should not have to
 wait for the next report."""
-
-_KEPT = 1
-"""Permits on a worker that nobody lends: for who comes before the next report."""
 
 _SCATTER = 0x9E3779B1
 """Knuth's multiplicative hash."""
@@ -74,7 +69,7 @@ def divide(
             for replica_id in parts
             if (use := uses.get((replica_id, worker_id))) is not None and use.limit
         }
-        entitled = _lend(worker_id, _round(capacity.permits, worker_id, there, weights, owed), there)
+        entitled = _round(capacity.permits, worker_id, there, weights, owed)
         held = {replica_id: use.held for (replica_id, other), use in uses.items() if other == worker_id}
         for replica_id, permits in make_room(capacity.permits, entitled, held).items():
             parts[replica_id][worker_id] = permits
@@ -129,42 +124,6 @@ def _round(
     for replica_id, part in due.items():
         owed[replica_id] = min(max(part - whole[replica_id], -1.0), 1.0)
     return whole
-
-
-def _lend(
-    worker_id: WorkerId, entitled: dict[ReplicaId, int], there: Mapping[ReplicaId, WorkerUse]
-) -> dict[ReplicaId, int]:
-    """Parts of one worker after those who have more than they have a use for have lent to those who lack what is
-    wanted of this worker."""
-    lacking = {
-        replica_id: max(use.held + use.wanted - entitled[replica_id], 0)
-        for replica_id, use in there.items()
-        if use.wanted
-    }
-    if not lacking:
-        return entitled
-    spare = {
-        replica_id: max(entitled[replica_id] - max(use.held + use.wanted, _KEPT), 0)
-        for replica_id, use in there.items()
-    }
-    moved = min(sum(lacking.values()), sum(spare.values()))
-    order = sorted(there, key=lambda replica_id: score(replica_id, worker_id))
-    parts = dict(entitled)
-    for pool, sign in ((spare, -1), (lacking, 1)):
-        for replica_id, count in _deal(moved, pool, order).items():
-            parts[replica_id] += sign * count
-    return parts
-
-
-def _deal(count: int, most: Mapping[ReplicaId, int], order: Sequence[ReplicaId]) -> dict[ReplicaId, int]:
-    """``count`` pieces, at most the sum of ``most``, one at a time in ``order``, to nobody more than its most."""
-    dealt = dict.fromkeys(order, 0)
-    while count:
-        for replica_id in order:
-            if count and dealt[replica_id] < most.get(replica_id, 0):
-                dealt[replica_id] += 1
-                count -= 1
-    return dealt
 
 
 def make_room(permits: int, entitled: Mapping[ReplicaId, int], held: Mapping[ReplicaId, int]) -> dict[ReplicaId, int]:

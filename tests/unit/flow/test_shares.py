@@ -26,8 +26,7 @@ def reports(draw):
             usable = draw(st.sampled_from([True, True, True, False]))
             held = draw(st.integers(0, left[worker]))
             left[worker] -= held
-            wanted = draw(st.sampled_from([0, 0, 3]))
-            uses.append(build_use(worker, limits[worker] if usable else 0, held=held, wanted=wanted))
+            uses.append(build_use(worker, limits[worker] if usable else 0, held=held))
         said.append(build_report(name, *uses, demand=draw(DEMANDS)))
     return said
 
@@ -84,23 +83,6 @@ def test_what_nobody_asks_for_is_divided_equally():
 def test_of_excess_each_gets_by_what_it_is_offered():
     said = [build_report("a", demand={32: 30.0}), build_report("b", demand={32: 90.0})]
     assert divide(said, find_capacities(said)) == {"a": {"a": 3}, "b": {"a": 9}}
-
-
-def test_room_is_lent_to_whoever_waits_for_this_worker():
-    said = [
-        build_report("one", build_use("a", 12, held=4, wanted=5)),
-        build_report("two", build_use("a", 12, held=1)),
-        build_report("three", build_use("a", 12)),
-    ]
-    parts = divide(said, find_capacities(said))
-    assert parts == {"one": {"a": 9}, "two": {"a": 2}, "three": {"a": 1}} or parts["one"]["a"] == 9
-    assert sum(part["a"] for part in parts.values()) == 12
-    assert min(part["a"] for part in parts.values()) == 1  # for who comes before the next report
-
-
-def test_nobody_lends_what_it_needs():
-    said = [build_report(name, build_use("a", 12, held=4, wanted=3)) for name in ("one", "two", "three")]
-    assert [part["a"] for part in divide(said, find_capacities(said)).values()] == [4, 4, 4]
 
 
 def test_nobody_needs_no_division():
