@@ -26,12 +26,23 @@ class Excess(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Ramp:
+    """How fast traffic may grow and still be guaranteed: to ``growth`` times its mean over the last ``window_s``, or to
+    the share ``floor`` of the rate, whichever is more."""
+
+    growth: float
+    window_s: float
+    floor: float
+
+
+@dataclass(frozen=True, slots=True)
 class Allowance:
-    """What is guaranteed: so much per second, and a burst above that."""
+    """What is guaranteed: so much per second, and a burst above that; ``ramp`` where the rate has to be grown into."""
 
     per_second: float
     burst: float
     measure: Measure = Measure.WORK
+    ramp: Ramp | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ cheaper one's promise.
 
 from dataclasses import dataclass
 from enum import Enum
-from math import sqrt
+from math import exp, sqrt
 
 from service.domain.contract import Allowance, Measure
 from service.domain.tier import Tier
@@ -46,10 +46,18 @@ def is_excess(band: int) -> bool:
 
 @dataclass(slots=True)
 class ContractBucket:
-    """A contract's token bucket, filled at its rate up to its burst; below zero it is in debt."""
+    """A contract's token bucket, filled at its rate up to its burst; below zero it is in debt.
+
+    ``usual`` is the exponential mean of what is taken per second, kept where the contract has a ramp clause. Traffic
+    that takes all it may then grows by e every window_s / (growth - 1).
+
+    *Trade-offs*: what was usual before this gateway heard of the tenant nobody knows; the whole rate is taken for it,
+    so that a restart cuts nobody down.
+    """
 
     level: float
     filled_at: float
+    usual: float | None = None
 
     def take(self, allowance: Allowance, work_s: float, now: float, gateways: int = 1) -> bool:
         """Whether a request of ``work_s`` worker-seconds lies within the contract now; if so it is taken.
@@ -63,11 +71,18 @@ class ContractBucket:
         """
         cost = work_s if allowance.measure is Measure.WORK else 1.0
         burst = allowance.burst if gateways == 1 else allowance.burst / sqrt(gateways)
-        self.level = min(self.level + allowance.per_second / gateways * (now - self.filled_at), burst)
+        rate, ramp = allowance.per_second / gateways, allowance.ramp
+        if ramp is not None:
+            usual = rate if self.usual is None else self.usual
+            self.usual = usual * exp(-(now - self.filled_at) / ramp.window_s)
+            rate = min(rate, max(ramp.floor * rate, ramp.growth * self.usual))
+        self.level = min(self.level + rate * (now - self.filled_at), burst)
         self.filled_at = now
         if self.level < min(cost, burst) or burst <= 0.0:
             return False
         self.level -= cost
+        if ramp is not None and self.usual is not None:
+            self.usual += cost / ramp.window_s
         return True
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from service.domain.contract import Allowance, Contract, Excess
+from service.domain.contract import Allowance, Contract, Excess, Ramp
 from service.domain.maintenance import MaintenanceWindow
 from service.domain.mark import UNMARKED, Mark
 from service.domain.tenant import Tenant
@@ -263,7 +263,8 @@ def _build_contract(tenant: TenantSettings) -> Contract | None:
         return None
     work = None
     if written.worker_seconds_rate is not None and written.worker_seconds_burst is not None:
-        work = Allowance(written.worker_seconds_rate, written.worker_seconds_burst)
+        ramp = None if written.ramp is None else Ramp(**written.ramp.model_dump())
+        work = Allowance(written.worker_seconds_rate, written.worker_seconds_burst, ramp=ramp)
     return Contract(
         written.requests_per_minute, written.tokens_per_minute, written.concurrency, written.tokens_per_month, work,
         Excess(tenant.excess), tenant.credits, written.stream_continuation,

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from pydantic import Field
 
-from service.domain.contract import Allowance, Contract, Excess
+from service.domain.contract import Allowance, Contract, Excess, Ramp
 from service.domain.mark import UNMARKED, Mark
 from service.domain.record import KEY, TENANT
 from service.domain.tenant import Tenant
@@ -34,6 +34,12 @@ class KeyRecord(Part):
     expires_at: float | None = None
 
 
+class _StoredRamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    growth: float = 2.0
+    window_s: float = 300.0
+    floor: float = 0.1
+
+
 class _StoredContract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -41,6 +47,7 @@ class _StoredContract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tokens_per_month: int | None = None
     worker_seconds_rate: float | None = None
     worker_seconds_burst: float | None = None
+    ramp: _StoredRamp | None = None
     stream_continuation: bool = True
 
 
@@ -135,9 +142,10 @@ def _read_tenant(tenant_id: TenantId, text: bytes, offered: Mapping[str, TierNam
 
 def _build_contract(written: _StoredContract, excess: str, ladder: str) -> Contract:
     rate, burst = written.worker_seconds_rate, written.worker_seconds_burst
+    ramp = None if written.ramp is None else Ramp(written.ramp.growth, written.ramp.window_s, written.ramp.floor)
     return Contract(
         written.requests_per_minute, written.tokens_per_minute, written.concurrency, written.tokens_per_month,
-        None if rate is None or burst is None else Allowance(rate, burst),
+        None if rate is None or burst is None else Allowance(rate, burst, ramp=ramp),
         Excess(excess), ladder, written.stream_continuation,
         hashlib.sha256(msgspec.json.encode((written, excess, ladder))).hexdigest()[:12],
     )  # fmt: skip

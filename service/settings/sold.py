@@ -29,6 +29,15 @@ class KeySettings(Part):
     expires: AwareDatetime | None = None
 
 
+class RampSettings(Part):
+    """How fast guaranteed work may grow: to ``growth`` times its mean over the last ``window_s``, or to the share
+    ``floor`` of the rate."""
+
+    growth: Annotated[float, Field(gt=1, le=100, allow_inf_nan=False)] = 2.0
+    window_s: Annotated[float, Field(ge=10, le=86_400, allow_inf_nan=False)] = 300.0
+    floor: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.1
+
+
 class ContractSettings(Part):
     """What a tenant bought beside its tier: limits, and guaranteed capacity in worker-seconds per second."""
 
@@ -38,12 +47,15 @@ class ContractSettings(Part):
     tokens_per_month: Annotated[int, Field(ge=1, le=10**15)] | None = None
     worker_seconds_rate: Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)] | None = None
     worker_seconds_burst: Annotated[float, Field(gt=0, le=10_000_000, allow_inf_nan=False)] | None = None
+    ramp: RampSettings | None = None
     stream_continuation: bool = True
 
     @model_validator(mode="after")
     def _rate_and_burst(self) -> Self:
         if (self.worker_seconds_rate is None) != (self.worker_seconds_burst is None):
             raise ValueError("worker_seconds_rate and worker_seconds_burst go together: one is set without the other")
+        if self.ramp is not None and self.worker_seconds_rate is None:
+            raise ValueError("ramp says how worker_seconds_rate is grown into: set that, or remove ramp")
         return self
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from service.domain.command import Command
-from service.domain.contract import Allowance, Measure
+from service.domain.contract import Allowance, Measure, Ramp
 from service.domain.event import (
     AttemptFailed,
     DrainBegan,
@@ -49,7 +49,7 @@ TIERS = {
 }
 CONTRACTS = {
     TenantId("small"): Allowance(0.5, 2.0, Measure.REQUESTS),
-    TenantId("work"): Allowance(0.2, 5.0),
+    TenantId("work"): Allowance(0.2, 5.0, ramp=Ramp(2.0, 10.0, 0.1)),
     TenantId("nothing"): Allowance(0.0, 0.0),
 }
 KINDS = st.sampled_from(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.domain.contract import Allowance, Measure
+from service.domain.contract import Allowance, Measure, Ramp
 from service.domain.tier import Tier
 from service.flow.band import BEST_EFFORT, EXCESS, RANKS_MAX, ContractBucket, classify, is_excess, is_guaranteed
 
@@ -54,6 +54,34 @@ def test_one_dearer_than_the_burst_passes_as_rarely_as_its_rate_allows(cost):
     passed = sum(bucket.take(WORK, cost, float(second)) for second in range(1001))
     assert passed * cost <= 1000.0 + 2.0 + cost
     assert passed == 1 + 1000 // cost
+
+
+RAMPED = Allowance(10.0, 4.0, Measure.REQUESTS, Ramp(2.0, 300.0, 0.1))
+
+
+def offer(bucket, per_second, begin, end):
+    """So many requests each second from ``begin`` to ``end``: how many of them a second were within the contract, in
+    the first and in the last ten seconds."""
+    passed = [
+        sum(bucket.take(RAMPED, 1.0, second + turn / per_second) for turn in range(per_second))
+        for second in range(begin, end)
+    ]
+    return sum(passed[:10]) / 10, sum(passed[-10:]) / 10
+
+
+def test_what_grows_faster_than_the_ramp_is_beyond_the_contract_until_it_is_usual():
+    bucket = ContractBucket(4.0, 0.0)
+    assert offer(bucket, 1, 0, 3600) == (1.0, 1.0)
+    first, last = offer(bucket, 10, 3600, 3900)
+    assert first == pytest.approx(2.4, abs=0.2)  # twice of one a second, and the burst
+    assert 5.0 < last < 6.5  # e times as much every window / (growth - 1)
+    assert offer(bucket, 10, 3900, 4200)[1] == pytest.approx(10.0, abs=0.2)
+
+
+def test_silence_takes_a_ramp_down_to_its_floor_and_a_restart_does_not():
+    bucket = ContractBucket(4.0, 0.0)
+    assert offer(bucket, 10, 0, 20)[0] == pytest.approx(10.0, abs=0.2)
+    assert offer(bucket, 10, 7200, 7210)[0] == pytest.approx(1.4, abs=0.2)  # a tenth of the rate, and the burst
 
 
 def test_a_contract_of_nothing_guarantees_nothing():

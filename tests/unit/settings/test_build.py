@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 
-from service.domain.contract import Allowance, Contract, Excess
+from service.domain.contract import Allowance, Contract, Excess, Ramp
 from service.domain.mark import Mark
 from service.settings.build import build_deviation_finder, build_plan, load_settings, profile_permits
 from service.settings.changes import describe_settings, describe_tenants, find_waiting_changes
@@ -237,6 +237,14 @@ def test_a_contract_reaches_its_tenant_and_its_worker_seconds_the_core():
         600, 400_000, 64, 10**12, Allowance(1.5, 30), Excess.RUN, "standard", continuation=False
     )
     assert plan.flow.contracts == {"acme": Allowance(1.5, 30)}
+
+
+def test_a_ramp_clause_belongs_to_guaranteed_work():
+    contract = {"worker_seconds_rate": 1.5, "worker_seconds_burst": 30, "ramp": {"growth": 3}}
+    plan = plan_of(tenants=[{"id": "acme", "tier": "flex", "contract": contract}])
+    assert plan.flow.contracts == {"acme": Allowance(1.5, 30, ramp=Ramp(3.0, 300.0, 0.1))}
+    with pytest.raises(SettingsRefusedError, match="set that, or remove ramp"):
+        plan_of(tenants=[{"id": "acme", "tier": "flex", "contract": {"ramp": {}}}])
 
 
 def test_rate_and_burst_of_worker_seconds_go_together():

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from service.domain.contract import Allowance, Contract, Excess
+import pytest
+
+from service.domain.contract import Allowance, Contract, Excess, Ramp
 from service.domain.mark import Mark
 from service.domain.tenant import Tenant
 from service.settings.records import KeyRecord, find_ladders, read_records, write_key, write_tenant
@@ -13,6 +15,14 @@ CONTRACT = {"requests_per_minute": 6, "worker_seconds_rate": 1.5, "worker_second
 
 def as_bytes(*records):
     return [(name, text.encode()) for name, text in records]
+
+
+@pytest.mark.parametrize(("ramp", "read"), [({}, Ramp(2.0, 300.0, 0.1)), ({"growth": 3}, Ramp(3.0, 300.0, 0.1))])
+def test_a_ramp_clause_is_read_again(ramp, read):
+    tenant = TenantSettings.model_validate({"id": "acme", "tier": "gold", "contract": {**CONTRACT, "ramp": ramp}})
+    found = read_records(as_bytes(write_tenant(tenant)), ["gold"])
+    assert found.refused == []
+    assert found.tenants["acme"].contract.work == Allowance(1.5, 3.0, ramp=read)
 
 
 def test_what_is_written_is_read_again():
