@@ -13,10 +13,17 @@ from loadtests.live.compiled import build_compiled_tree
 
 ROOT = Path(__file__).parents[2]
 NEEDED = ("tests", "loadtests", "slo", "deploy", "helm", "pyproject.toml", "README.md", "ARCHITECTURE.md", "Makefile")
-SAME = ("tests/replay", "tests/unit/flow", "tests/unit/runtime", "tests/unit/telemetry", "tests/conformance")
+SAME = (
+    "tests/replay",
+    "tests/conformance",
+    *(f"tests/unit/{package}" for package in ("flow", "gateway", "runtime", "telemetry", "workers")),
+)
 """Decisions equal to the last bit of every float (replay), and what the tests of each compiled package ask."""
 
-ON_SOCKETS = ("tests/integration/test_edge_corridor.py", "tests/integration/test_cases_relay_cancel.py")
+CASES = ("relay_cancel", "relay_retry", "relay_slow", "edge_stream")
+ON_SOCKETS = tuple(f"tests/integration/test_cases_{case}.py" for case in CASES)
+"""Of the tests with real sockets. Naive versions, which are shown to fail, are left out: a compiled class lets nobody
+put a method of his own into it."""
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +75,6 @@ def test_every_module_of_the_list_is_machine_code(tree: Path) -> None:
 @pytest.mark.timeout(700)
 @pytest.mark.parametrize("part", [*SAME, *ON_SOCKETS])
 def test_it_passes_the_tests_of_its_sources(tree: Path, part: str) -> None:
-    done = run(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", part)
+    done = run(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not fails_with and not seen_to_fail", part)
     assert done.returncode == 0, done.stdout[-4000:]
     assert " passed" in done.stdout
