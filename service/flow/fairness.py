@@ -75,7 +75,7 @@ class BandQueue:
         self._entries: dict[RequestId, Waiting] = {}
         self._left = 0
         self._turn = 0
-        self.homes = HomeLines()
+        self.homes = HomeLines(self._count_served)
         self.ready = 0
         self.congested_until = 0.0
         """Somebody of this band was turned away for want of capacity a short while ago."""
@@ -141,6 +141,21 @@ class BandQueue:
             self.homes.drop(entry.home)
             entry.home = None
             self._put(self._tenants[entry.request.tenant_id], entry)
+
+    def first_at(self, home: WorkerId, now: float) -> Waiting | None:
+        """Who of those that wait for ``home`` alone is next there."""
+        return self.homes.first(home, now < self.congested_until)
+
+    def goes_before(self, one: Waiting, other: Waiting, now: float) -> bool:
+        """Whether ``one`` comes before ``other``: by deadline, or in a congested band if its tenant was served less."""
+        if now < self.congested_until:
+            mine, its = (self._count_served(entry.request.tenant_id) for entry in (one, other))
+            if mine != its:
+                return mine < its
+        return one.order < other.order
+
+    def _count_served(self, tenant_id: TenantId) -> float:
+        return self._tenants[tenant_id].counter
 
     def _put(self, tenant: _Tenant, entry: Waiting) -> None:
         if not tenant.ready:

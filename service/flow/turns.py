@@ -63,7 +63,7 @@ def _find_first(state: FlowState, hint: WorkerState | None, sent: Waiting | None
     aside = 0
     for _, queue in state.room.all_bands():
         if queue.homes:
-            turn = _find_at_home(state, queue, hint, now)
+            turn = _find_at_home(state, queue, hint, sent, now)
             if turn is not None:
                 return turn
         while queue.ready:
@@ -83,19 +83,34 @@ def _find_first(state: FlowState, hint: WorkerState | None, sent: Waiting | None
     return None
 
 
-def _find_at_home(state: FlowState, queue: BandQueue, hint: WorkerState | None, now: float) -> _Turn | None:
-    """Who has waited for a worker that can take it now. Whoever need not wait for it any longer steps back; an idle
-    worker is a place for those who wait for others, too."""
+def _find_at_home(
+    state: FlowState, queue: BandQueue, hint: WorkerState | None, sent: Waiting | None, now: float
+) -> _Turn | None:
+    """Who has waited for a worker that can take it now, unless whoever is next of all others comes before it and has a
+    place. Whoever need not wait for its worker any longer steps back; an idle worker is a place for those who wait for
+    others, too."""
     everywhere = hint is None or not (hint.held or hint.foreign)
     for home in queue.homes if everywhere or hint is None else (hint.worker_id,):
-        while (entry := queue.homes.first(home)) is not None:
+        while (entry := queue.first_at(home, now)) is not None:
             place = find_place(state, entry, hint, now)
             if place is not None:
-                return entry, place
+                return _find_earlier(state, queue, entry, hint, sent, now) or (entry, place)
             if find_home_to_wait_for(state, entry, now) == home:
                 break
             queue.step_back(entry)
     return None
+
+
+def _find_earlier(
+    state: FlowState, queue: BandQueue, entry: Waiting, hint: WorkerState | None, sent: Waiting | None, now: float
+) -> _Turn | None:
+    if not queue.ready:
+        return None
+    other = queue.next(now)
+    if not queue.goes_before(other, entry, now):
+        return None
+    place = find_place(state, other, None if sent is not None and _asks_less(other, sent) else hint, now)
+    return None if place is None else (other, place)
 
 
 def _find_pressing(state: FlowState, entry: Waiting, hint: WorkerState | None, now: float) -> _Turn | None:

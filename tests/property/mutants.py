@@ -399,7 +399,7 @@ class TakesBackAgain(FlowController):
         super()._wait_again(entry, attempt, failed_on, 0, now)
 
 
-def find_at_home_only(state, queue, hint, now):
+def find_at_home_only(state, queue, hint, sent, now):
     """Nobody who waits for a worker may go to an idle one."""
     for home in queue.homes if hint is None else (hint.worker_id,):
         entry = queue.homes.first(home)

@@ -504,6 +504,18 @@ class TestAffinity:
         assert pump(state, None, 0.001) == []
         assert count_at_home(state, "a") == 10
 
+    def test_who_waits_for_its_home_goes_in_the_order_of_its_band(self):
+        state = self.build_talks()
+        early = wait(state, "early", due_at=2.0, hold_s=0.1)
+        talk = build_known("talk", sequence=next(count), due_at=3.0)
+        state.room.add(talk)
+        state.room.band(1).stand_aside(talk, "a")
+        late = wait(state, "late", due_at=4.0)
+        state.ledger.worker("b").permits = 1
+        state.ledger.worker("a").permits = 5
+        assert sent(pump(state, state.ledger.worker("a"), 0.0)) == ["early", "talk", "late"]
+        assert early.home is late.home is None
+
     def test_a_session_comes_back_to_its_worker_if_that_costs_little(self):
         state = build_state("abc")
         entry = build_entry("r")

@@ -13,7 +13,7 @@ def build_queue(*entries):
 
 
 def test_lines_are_by_deadline_and_end_with_the_last():
-    lines = HomeLines()
+    lines = HomeLines(lambda tenant: 0.0)
     late, soon = build_entry("late", due_at=5.0), build_entry("soon", due_at=2.0)
     for entry in (late, soon):
         lines.add(entry, "a")
@@ -25,6 +25,43 @@ def test_lines_are_by_deadline_and_end_with_the_last():
     lines.drop("a")
     assert lines.first("a") is None
     assert not lines
+
+
+def test_in_a_congested_band_the_tenant_that_was_served_least_goes_first():
+    served = {"a": 5.0, "b": 2.0, "c": 3.0}
+    lines = HomeLines(served.get)
+    entries = {
+        name: build_entry(name, tenant=name[0], due_at=due_at)
+        for name, due_at in (("a1", 1.0), ("b1", 2.0), ("c1", 3.0), ("b2", 4.0))
+    }
+    for entry in entries.values():
+        lines.add(entry, "w")
+    assert lines.first("w") is entries["a1"]
+    assert lines.first("w", congested=True) is entries["b1"]
+    entries["b1"].gone = True
+    lines.drop("w")
+    served["b"] = 4.0
+    assert lines.first("w", congested=True) is entries["c1"]
+    entries["c1"].home = None
+    lines.drop("w")
+    assert lines.first("w", congested=True) is entries["b2"]
+    entries["b2"].gone = True
+    lines.drop("w")
+    assert lines.first("w", congested=True) is entries["a1"]
+
+
+def test_who_comes_before_whom_follows_the_bands_own_order():
+    soon, late = build_entry("soon", tenant="a", due_at=1.0), build_entry("late", tenant="b", due_at=2.0)
+    queue = build_queue(soon, late)
+    assert queue.goes_before(soon, late, 0.0)
+    queue.congested_until = 9.0
+    assert queue.goes_before(soon, late, 0.0)  # both were served the same
+    queue.charge(soon)
+    assert queue.goes_before(late, soon, 0.0)
+    queue.stand_aside(late, "w")
+    queue.stand_aside(soon, "w")
+    assert queue.first_at("w", 0.0) is late
+    assert queue.first_at("w", 10.0) is soon
 
 
 def test_who_stands_aside_waits_and_is_not_next():
