@@ -12,7 +12,7 @@ from service.flow.waiting import Waiting
 from service.flow.worker import WorkerState
 
 _ASIDE_MAX = 8
-"""Requests that are let stand aside in one look, so that no look takes long; the next one comes at once."""
+"""Requests that stand aside, or step back, in one look, so that no look takes long; the next one comes at once."""
 
 _Turn = tuple[Waiting, tuple[WorkerState, float]]
 """Who goes, where, and when its first token is foreseen, in seconds."""
@@ -90,6 +90,7 @@ def _find_at_home(
     place. Whoever need not wait for its worker any longer steps back; an idle worker is a place for those who wait for
     others, too."""
     everywhere = hint is None or not (hint.held or hint.foreign)
+    back = 0
     for home in queue.homes if everywhere or hint is None else (hint.worker_id,):
         while (entry := queue.first_at(home, now)) is not None:
             place = find_place(state, entry, hint, now)
@@ -97,7 +98,11 @@ def _find_at_home(
                 return _find_earlier(state, queue, entry, hint, sent, now) or (entry, place)
             if find_home_to_wait_for(state, entry, now) == home:
                 break
+            if back == _ASIDE_MAX:
+                state.alarms.note_again(now + GRAIN_S)
+                return None
             queue.step_back(entry)
+            back += 1
     return None
 
 

@@ -504,6 +504,22 @@ class TestAffinity:
         assert pump(state, None, 0.001) == []
         assert count_at_home(state, "a") == 10
 
+    def test_when_a_home_leaves_no_look_lets_many_step_back(self):
+        state = self.build_talks("abc")
+        talks = [build_known(f"talk{turn}", sequence=next(count)) for turn in range(10)]
+        for talk in talks:
+            state.room.add(talk)
+            state.room.band(1).stand_aside(talk, "a")
+        state.ledger.worker("a").healthy = False
+        state.ledger.sort_out(2)
+        for name in "bc":
+            state.ledger.worker(name).permits = 1
+        assert pump(state, None, 1.0) == []
+        assert count_at_home(state, "a") == 2
+        assert state.alarms.next_at() == pytest.approx(1.001)
+        assert pump(state, None, 1.001) == []
+        assert count_at_home(state, "a") == 0
+
     def test_who_waits_for_its_home_goes_in_the_order_of_its_band(self):
         state = self.build_talks()
         early = wait(state, "early", due_at=2.0, hold_s=0.1)
