@@ -18,6 +18,7 @@ from typing import Any, Protocol, TextIO
 
 from service.domain.outcome import Fault, Outcome
 
+_OURS = "sluice"
 _QUEUED_LINES_MAX = 10_000
 _KEY = re.compile(r"sk-[A-Za-z0-9_\-]{4,}")
 _LOG = logging.getLogger("sluice.request")
@@ -66,7 +67,7 @@ class _BoundedLines(QueueHandler):
 
 def set_level(level: str) -> None:
     """How much our own loggers say. Those of libraries stay at warnings: at debug level they print headers."""
-    logging.getLogger("sluice").setLevel(level.upper())
+    logging.getLogger(_OURS).setLevel(level.upper())
 
 
 @contextmanager
@@ -79,8 +80,8 @@ def run_logs(level: str, out: TextIO | None = None) -> Iterator[None]:
     writer = logging.StreamHandler(out or sys.stderr)
     writer.setFormatter(logging.Formatter("%(message)s"))
     listener = QueueListener(lines, writer)
-    root = logging.getLogger()
-    before = root.level
+    root, ours = logging.getLogger(), logging.getLogger(_OURS)
+    before, our_level = root.level, ours.level
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
     set_level(level)
@@ -90,6 +91,7 @@ def run_logs(level: str, out: TextIO | None = None) -> Iterator[None]:
     finally:
         root.removeHandler(handler)
         root.setLevel(before)
+        ours.setLevel(our_level)
         listener.stop()
 
 

@@ -54,7 +54,8 @@ def check_valve(client: httpx.Client, model_name: str) -> None:
 
     def ask(_: int) -> httpx.Response:
         together.wait(20)
-        return client.post("/v1/chat/completions", json=chat(model_name, 200))
+        # so long that none ends before the last has been read by a server on a busy machine
+        return client.post("/v1/chat/completions", json=chat(model_name, 1000))
 
     with ThreadPoolExecutor(ASKED) as threads:
         answers = list(threads.map(ask, range(ASKED)))

@@ -67,7 +67,7 @@ def test_a_key_that_got_into_a_message_or_a_trace_is_blotted_out():
 
 
 def test_libraries_speak_only_of_trouble():
-    out = io.StringIO()
+    out, before = io.StringIO(), logging.getLogger("sluice").level
     with run_logs("debug", out):
         for name in ("httpx", "httpcore.http11", "uvicorn.error", "asyncio"):
             logging.getLogger(name).info("headers: secret")
@@ -76,6 +76,7 @@ def test_libraries_speak_only_of_trouble():
         set_level("error")
         logging.getLogger("sluice.x").warning("not any more")
     assert [json.loads(line)["message"] for line in out.getvalue().splitlines()] == ["trouble", "ours"]
+    assert logging.getLogger("sluice").level == before
 
 
 class _Stuck(io.StringIO):
