@@ -78,8 +78,7 @@ class FlowController(FlowViews):
             case AttemptFailed():
                 self._attempt_failed(event, now)
             case RequestAbandoned():
-                if self._state.room.remove(event.request_id) is None:
-                    raise InvariantError(f"request {event.request_id} left the queue it does not stand in")
+                self._abandoned(event)
             case Woken():
                 self._state.alarms.ring(now)
                 self._pump(None, now)
@@ -156,6 +155,10 @@ class FlowController(FlowViews):
                 stand_aside(state, entry, now)
         else:
             self._turn_away(entry, outcome, wait_s, now)
+
+    def _abandoned(self, event: RequestAbandoned) -> None:
+        if self._state.room.remove(event.request_id) is None:
+            raise InvariantError(f"request {event.request_id} left the queue it does not stand in")
 
     def _let_wait(self, entry: Waiting, wait_s: float | None, now: float) -> None:
         """Let it wait if there is hope; if there is none for a promise, work beyond contracts makes room for it."""
