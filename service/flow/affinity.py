@@ -71,13 +71,29 @@ def _read_s(state: FlowState, entry: Waiting, known_bytes: int) -> float:
 def is_worth_reading(state: FlowState, entry: Waiting, worker: WorkerState, now: float) -> bool:
     """Whether ``worker`` should read what a usable worker has read already: if that is little, if it has nothing else
     to do, or if ``entry`` has waited for its home long enough and the pool can bear it."""
-    if not (worker.held or worker.foreign) or count_again_s(state, entry, worker) < _REREAD_S:
+    if _count_dear_s(state, entry, worker) is None:
         return True
     at = _find_release_at(state, entry, now)
     if at <= now:
         return True
     state.alarms.note_again(at + _GRAIN_S)
     return False
+
+
+def pay_for_rereading(state: FlowState, entry: Waiting, worker: WorkerState) -> None:
+    """``entry`` goes to ``worker``: if that had to be allowed, it is taken from the budget. What nobody has to allow,
+    in an idle pool above all, runs up no debt that would bind a busy one."""
+    dear_s = _count_dear_s(state, entry, worker)
+    if dear_s is not None:
+        state.rereading.spend(dear_s)
+
+
+def _count_dear_s(state: FlowState, entry: Waiting, worker: WorkerState) -> float | None:
+    """How long ``worker`` would read again, if that is long and it has something else to do."""
+    if not (worker.held or worker.foreign):
+        return None
+    again_s = count_again_s(state, entry, worker)
+    return None if again_s < _REREAD_S else again_s
 
 
 def find_home_to_wait_for(state: FlowState, entry: Waiting, now: float) -> WorkerId | None:

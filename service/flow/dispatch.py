@@ -1,7 +1,7 @@
 """Decides which worker a request goes to, and whether there is one that it should go to now."""
 
 from service.domain.command import Command, Dispatch, Grounds
-from service.flow.affinity import count_again_s, find_home, is_worth_reading, look_up, remember
+from service.flow.affinity import find_home, is_worth_reading, look_up, pay_for_rereading, remember
 from service.flow.band import is_guaranteed
 from service.flow.breaker import may_try, observe_dispatch
 from service.flow.harm import keeps_pace, leaves_time
@@ -172,10 +172,10 @@ def send(state: FlowState, entry: Waiting, worker: WorkerState, ttft_s: float, n
         None if entry.known is None else estimate.prompt_tokens - unread,
         entry.calibration.bound_s(ttft_s),
     )  # fmt: skip
+    if entry.known_most_bytes:
+        pay_for_rereading(state, entry, worker)
     state.ledger.grant(entry, worker, unread, ttft_s, now)
     request = entry.request
-    if entry.known_most_bytes:
-        state.rereading.spend(count_again_s(state, entry, worker))
     if request.prefix or request.session is not None:
         remember(state, request, worker)
     observe_dispatch(worker.breaker)

@@ -481,6 +481,19 @@ class TestAffinity:
         state.ledger.release(next(iter(state.ledger.worker("b").held)), 1.0)
         assert sent(pump(state, state.ledger.worker("b"), 1.0)) == ["talk"]
 
+    def test_what_an_idle_worker_reads_again_is_no_debt(self):
+        state = self.build_talks()
+        state.ledger.release(next(iter(state.ledger.worker("b").held)), 0.0)
+        state.rereading.allows_at(2, 0, 1.0)
+        for turn in range(3):
+            entry = build_known(f"talk{turn}", sequence=next(count))
+            entry.request.prefix = tuple(each + turn for each in entry.request.prefix)
+            state.prefixes.remember(entry.request.prefix, state.ledger.worker("a").cache)
+            place = find_place(state, entry, state.ledger.worker("b"), 1.0)
+            send(state, entry, *place, 1.0)
+            state.ledger.release(entry.request.request_id, 1.0)
+        assert state.rereading.allows_at(2, 0, 1.0) == 1.0
+
     def test_a_home_that_has_left_is_waited_for_no_longer(self):
         state = self.build_talks("abc")
         talk = build_known("talk", sequence=next(count))
